@@ -39,6 +39,7 @@ from torch import Tensor, nn
 from bayesieve import MAP, GradualPruning, HorseshoeVI, Problem, Schedule, likelihoods
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
 from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.core.inputs import tensors_of
 from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import LayerScaled
@@ -461,7 +462,10 @@ def _weights(run: Fit, net: Net) -> dict[str, Any]:
             float(f"{v:.3g}") for v in ordered[index]
         ]
     first = named[_FIRST_LAYER.get(net, "embed.weight")]
-    return {"quantiles": quantiles, "first_layer": pack(first[:_MAPS], run.problem.x.shape[1])}
+    return {
+        "quantiles": quantiles,
+        "first_layer": pack(first[:_MAPS], tensors_of(run.problem.x)[0].shape[1]),
+    }
 
 
 def pack(weight: Tensor, channels: int) -> dict[str, Any]:

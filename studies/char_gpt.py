@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from bayesieve import MAP, SBNN, Problem, Schedule, laplace, likelihoods, priors, prune
+from bayesieve.core.inputs import one_input
 from bayesieve.core.layout import Roles
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -268,7 +269,7 @@ def run_setting(setting: Setting, text: Text, seeds: int, device: str) -> Row:
         else:
             one = scores(model, test, draws=isinstance(run.engine, SBNN))
         if setting.method == "units":
-            one |= small_network(model, run.problem.x[:1])
+            one |= small_network(model, one_input("char_gpt", run.problem.x)[:1])
         each.append(one)
         seconds.append(round(run.seconds, 2))
     beginning = text.test[None, : setting.sizes.context].to(device)

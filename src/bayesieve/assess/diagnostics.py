@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.batch import ExamplesLike, pair_of
+from bayesieve.core.batch import Data, pair_of
 from bayesieve.core.posterior import Model, Samples, posterior_of
 
 _LEAST_DRAWS = 4
@@ -110,7 +110,7 @@ def _block_ess(halves: Tensor) -> Tensor:
     return m * n / time.clamp(min=1 / math.log10(m * n))
 
 
-def traces(posterior: Samples, examples: ExamplesLike | tuple[Tensor, Tensor]) -> Tensor:
+def traces(posterior: Samples, examples: Data) -> Tensor:
     """Course of a chain, (n, 1 + q): log-likelihood of the examples, then each prediction.
 
     A prediction is the probability of an example's label, or the mean of a real target. Of many
@@ -189,9 +189,7 @@ class ChainReport:
         )
 
 
-def diagnose(
-    posteriors: Sequence[Samples], examples: ExamplesLike | tuple[Tensor, Tensor]
-) -> ChainReport:
+def diagnose(posteriors: Sequence[Samples], examples: Data) -> ChainReport:
     """Compare the chains of one run; warns when they have not mixed or do not move.
 
     Args:
@@ -233,9 +231,7 @@ def diagnose(
     return report
 
 
-def diagnose_models(
-    models: Sequence[Model], examples: ExamplesLike | tuple[Tensor, Tensor]
-) -> ChainReport | None:
+def diagnose_models(models: Sequence[Model], examples: Data) -> ChainReport | None:
     """The report on the chains of a sampler; None where models are no chains of 4 draws or more."""
     chains = [q for q in map(posterior_of, models) if isinstance(q, Samples)]
     if len(chains) < len(models) or any(len(chain.draws) < _LEAST_DRAWS for chain in chains):

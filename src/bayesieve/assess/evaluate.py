@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import classification_report, monte_carlo_error, regression_report
 from bayesieve.assess.predict import predict
-from bayesieve.core.batch import ExamplesLike, pair_of
+from bayesieve.core.batch import Data, pair_of
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
 from bayesieve.core.likelihoods.classes import wrong_share
 from bayesieve.core.likelihoods.prediction import IGNORED
@@ -52,7 +52,7 @@ class Evaluation(Mapping[str, Any]):
 
 def evaluate(
     model: Posterior | SparseModel,
-    examples: ExamplesLike | tuple[Tensor, Tensor],
+    examples: Data,
     *,
     n_samples: int | None = 0,
     seed: int = 0,
@@ -64,8 +64,8 @@ def evaluate(
 
     Args:
         model: what to score.
-        examples: an (x, y) pair or anything with `.x` and `.y`; `target_std`, if it has one, brings
-            errors of standardised targets back to their original unit.
+        examples: an (x, y) pair or anything with `.x` and `.y`, as for `Problem`; `target_std`, if
+            it has one, brings errors of standardised targets back to their original unit.
         n_samples: posterior draws to average over; 0 predicts with the posterior mean. None draws
             until the standard error of nll is below 2 % (0.02 nats for a regression), at most 256
             times; of a sampler it takes all that were kept.
@@ -180,9 +180,7 @@ def model_size(model: Posterior | SparseModel) -> dict[str, float]:
     }
 
 
-def error_curve(
-    posterior: Posterior, masks: Tensor, examples: ExamplesLike | tuple[Tensor, Tensor]
-) -> list[dict[str, float]]:
+def error_curve(posterior: Posterior, masks: Tensor, examples: Data) -> list[dict[str, float]]:
     """Error (or RMSE) and negative log-likelihood of the posterior mean under each mask.
 
     Args:

@@ -16,6 +16,7 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import FEWEST_DRAWS
+from bayesieve.core.inputs import tensors_of
 from bayesieve.core.memory import LiveBytes, free_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
@@ -123,7 +124,7 @@ def memory_need(
     kind = torch.device(device or problem.device).type
     dry.network = replace(dry.network, stands_for="cpu" if kind == "meta" else kind)
     examples = None if test is None else tuple(part.to("meta") for part in test)
-    known = (dry.x, dry.y, dry.initial, *(examples or ()))
+    known = (*tensors_of(dry.x), dry.y, dry.initial, *(examples or ()))
     with _rehearsal(), LiveBytes(known, meta=True) as live:
         state = engine.init(dry, Generator(), n_models)
         population = Population(dry, engine, state, n_models)

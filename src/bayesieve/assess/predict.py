@@ -10,6 +10,7 @@ their Monte-Carlo error is below 2 %.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,6 +19,7 @@ from bayesieve.assess.familiarity import Familiarity, check_abstain
 from bayesieve.assess.metrics import monte_carlo_error, negative_log_likelihood
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.batch import first_not_finite
+from bayesieve.core.inputs import Input, as_inputs, one_input, shown, tensors_of
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods import Prediction as Prediction
 from bayesieve.core.likelihoods import RealPrediction as RealPrediction
@@ -35,7 +37,7 @@ _LEAST_NLL = 0.01  # below it, errors are relative to it
 
 def predict(
     model: Posterior | SparseModel,
-    x: Tensor,
+    x: Any,
     *,
     n_samples: int | None = 0,
     seed: int = 0,
@@ -48,7 +50,8 @@ def predict(
 
     Args:
         model: a posterior or sparse model.
-        x: (N, ...), of the network's input shape, on any device.
+        x: (N, ...), of the network's input shape, on any device; a tuple or dict of tensors for a
+            network of several inputs.
         n_samples: S; 0 uses the mean of the weights. None draws until there are `enough_draws`, at
             most 256; of a sampler it takes all that were kept.
         seed: of the draws.
@@ -73,7 +76,7 @@ def predict(
     check_abstain("predict", abstain, familiarity)
     posterior = posterior_of(model)
     network = posterior.network
-    _check_inputs(x)
+    x = _checked(x)
     if targets is not None:
         targets = network.likelihood.labels(targets.to(network.device))
     adaptive = n_samples is None and not isinstance(posterior, Samples)
@@ -82,9 +85,11 @@ def predict(
     drawn, check_at = how_drawn(posterior, n_samples), FEWEST_DRAWS
     blocks: list[tuple[Tensor, Mapping[str, Tensor]]] = []
     for w, draw_buffers in weight_vectors(posterior, n_samples, seed):
-        if x.is_floating_point() and x.dtype != w.dtype:
+        if wrong := [
+            t.dtype for t in tensors_of(x) if t.is_floating_point() and t.dtype != w.dtype
+        ]:
             raise TypeError(
-                f"predict: inputs are {x.dtype} but the weights {w.dtype}. Convert them with "
+                f"predict: inputs are {wrong[0]} but the weights {w.dtype}. Convert them with "
                 f".to({w.dtype})."
             )
         batches = (part.to(network.device) for part in x.split(batch_size))
@@ -95,7 +100,7 @@ def predict(
         except RuntimeError as error:  # what torch raises for shapes that do not fit
             reason = str(error).partition("\n")[0].rstrip(".")
             raise ValueError(
-                f"predict: the network fails on inputs of shape {tuple(x.shape)}: {reason}."
+                f"predict: the network fails on inputs of {shown(x)}: {reason}."
             ) from error
         blocks.append((torch.cat(rows, 1), network.numbers(w)))
         n_done = sum(len(output) for output, _ in blocks)
@@ -107,7 +112,7 @@ def predict(
     prediction = _mixture(network, blocks, drawn)
     if familiarity is None:
         return prediction
-    score = familiarity.score(x).to(network.device)
+    score = familiarity.score(one_input("Familiarity", x)).to(network.device)
     marked = None if abstain is None else score < 1 - abstain
     return replace(prediction, familiarity=score, abstained=marked)
 
@@ -157,15 +162,13 @@ def relative_error(prediction: Prediction, targets: Tensor | None = None) -> flo
     return monte_carlo_error(prediction, targets) / (TOLERANCE * least)
 
 
-def _check_inputs(x: Tensor) -> None:
-    if not isinstance(x, Tensor):
-        raise TypeError(
-            f"predict: inputs must be a tensor, got {type(x).__name__}. Use torch.as_tensor."
-        )
-    if x.dim() == 0 or len(x) == 0:
+def _checked(x: object) -> Input:
+    x = as_inputs("predict", x)
+    if tensors_of(x)[0].dim() == 0 or len(x) == 0:
         raise ValueError("predict: got no inputs.")
     if (where := first_not_finite(x)) is not None:
         raise ValueError(f"predict: inputs must be finite; example {where} holds NaN or infinity.")
+    return x
 
 
 def weight_vectors(

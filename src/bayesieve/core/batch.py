@@ -1,12 +1,14 @@
 """Batches, examples in memory, and the rows of a population: types that several rooms share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from bayesieve.core.inputs import Input, as_inputs, mapped, tensors_of
 
 Metrics = dict[str, Tensor]
 _LOOKED_AT = 1 << 18  # numbers at a time
@@ -15,15 +17,16 @@ _LOOKED_AT = 1 << 18  # numbers at a time
 class Batch(NamedTuple):
     """Inputs and targets of one step.
 
-    x has shape (n, ...), y (n,) or (n, m), weight (n,) or None (all 1). With `per_member` all carry
-    a leading axis of k and each model of a population sees its own rows.
+    x has shape (n, ...) (or each of its tensors has), y (n,) or (n, m), weight (n,) or None (all
+    1). With `per_member` all carry a leading axis of k and each model of a population sees its own
+    rows.
 
     Example:
         >>> Batch(torch.zeros(5, 3), torch.zeros(5)).n
         5
     """
 
-    x: Tensor
+    x: Input
     y: Tensor
     per_member: bool = False
     weight: Tensor | None = None
@@ -31,7 +34,7 @@ class Batch(NamedTuple):
     @property
     def n(self) -> int:
         """Examples per model."""
-        return self.x.shape[1] if self.per_member else self.x.shape[0]
+        return self.y.shape[1] if self.per_member else self.y.shape[0]
 
     def parts(self, most: int | None) -> list["Batch"]:
         """The batch as micro-batches of nearly one size, `most` examples at most; None: whole.
@@ -44,14 +47,16 @@ class Batch(NamedTuple):
             return [self]
         n_parts, axis = -(-self.n // most), int(self.per_member)
 
-        def cut(values: Tensor) -> Sequence[Tensor]:
-            return values.tensor_split(n_parts, axis)
+        def part(i: int) -> Batch:
+            def cut(values: Tensor) -> Tensor:
+                return values.tensor_split(n_parts, axis)[i]
 
-        x, y = cut(self.x), cut(self.y)
-        weight = [None] * n_parts if self.weight is None else cut(self.weight)
-        return [Batch(x[i], y[i], self.per_member, weight[i]) for i in range(n_parts)]
+            weight = None if self.weight is None else cut(self.weight)
+            return Batch(mapped(cut, self.x), cut(self.y), self.per_member, weight)
 
-    def member(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+        return [part(i) for i in range(n_parts)]
+
+    def member(self, index: int) -> tuple[Input, Tensor, Tensor | None]:
         """Inputs, targets and weights that one model of a population sees."""
         if not self.per_member:
             return self.x, self.y, self.weight
@@ -66,10 +71,13 @@ def weighted_sum(values: Tensor, weight: Tensor | None) -> Tensor:
 
 @runtime_checkable
 class ExamplesLike(Protocol):
-    """A split of a data set in memory: x of shape (N, ...) and y of shape (N,) or (N, m)."""
+    """A split of a data set in memory: x of shape (N, ...) and y of shape (N,) or (N, m).
+
+    x may be a tuple or dict of tensors, (N, ...) each: see `core.inputs`.
+    """
 
     @property
-    def x(self) -> Tensor:
+    def x(self) -> Any:
         """Inputs."""
 
     @property
@@ -77,7 +85,10 @@ class ExamplesLike(Protocol):
         """Targets."""
 
 
-def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+Data = ExamplesLike | tuple[Any, Tensor]  # what `pair_of` reads
+
+
+def pair_of(who: str, data: Data) -> tuple[Input, Tensor]:
     """Inputs, (N, ...), and targets, (N, ...), of an (x, y) pair or of anything with `.x` and `.y`.
 
     Example:
@@ -95,30 +106,18 @@ def pair_of(who: str, data: ExamplesLike | tuple[Tensor, Tensor]) -> tuple[Tenso
             f"{who}: data must be an (x, y) pair of tensors or have .x and .y, got {kind}. "
             "Read a Dataset or DataLoader into memory with bayesieve.data.gather."
         )
-    if isinstance(x, tuple | list | Mapping) and len(x) and isinstance(_first(x), Tensor):
-        raise TypeError(
-            f"{who}: x is a {type(x).__name__} of {len(x)} tensors, but networks are given one. "
-            "Wrap the model in a module that takes one tensor with the inputs side by side, "
-            "torch.cat(inputs, 1), and splits it."
-        )
-    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
-        raise TypeError(
-            f"{who}: x and y must be tensors, got {type(x).__name__} and {type(y).__name__}. "
-            "Use torch.as_tensor."
-        )
-    if x.layout != torch.strided or y.layout != torch.strided:
+    if not isinstance(y, Tensor):
+        raise TypeError(f"{who}: y must be a tensor, got {type(y).__name__}. Use torch.as_tensor.")
+    x = as_inputs(who, x)
+    if any(tensor.layout != torch.strided for tensor in (*tensors_of(x), y)):
         raise TypeError(f"{who}: x and y must be dense tensors. Use .to_dense().")
-    n_x, n_y = (tensor.shape[0] if tensor.dim() else 0 for tensor in (x, y))
+    n_x, n_y = (tensor.shape[0] if tensor.dim() else 0 for tensor in (tensors_of(x)[0], y))
     if n_x != n_y or n_x == 0:
         raise ValueError(f"{who}: x and y must have the same length > 0, got {n_x} and {n_y}.")
     return x, y
 
 
-def _first(things: Sequence[Any] | Mapping[Any, Any]) -> Any:
-    return next(iter(things.values() if isinstance(things, Mapping) else things))
-
-
-def first_not_finite(x: Tensor) -> int | None:
+def first_not_finite(x: Input) -> int | None:
     """The number of the first example, (N, ...), with NaN or infinity; None if all are finite.
 
     Looks at some examples at a time: masks of all of them would take more memory than they do.
@@ -127,6 +126,9 @@ def first_not_finite(x: Tensor) -> int | None:
         >>> first_not_finite(torch.tensor([[0.0], [1.0], [torch.nan]]))
         2
     """
+    if not isinstance(x, Tensor):
+        places = [place for part in x.tensors if (place := first_not_finite(part)) is not None]
+        return min(places, default=None)
     if not x.is_floating_point():
         return None
     size = max(1, _LOOKED_AT // max(1, x[0].numel()))

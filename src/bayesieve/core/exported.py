@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from bayesieve.core.graph import Graph
+from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, tensors_of
 from bayesieve.core.turns import own_turn
 from bayesieve.errors import UnsupportedModelError
 
@@ -67,6 +68,8 @@ _OTHER: dict[Any, Callable[..., Call]] = {
     aten.expand.default: lambda x, sizes: ("call_method", "expand", (x, *sizes)),
     aten.contiguous.default: lambda x: ("call_method", "contiguous", (x,)),
     aten.clone.default: lambda x: ("call_method", "contiguous", (x,)),
+    aten.detach_.default: lambda x: ("call_method", "contiguous", (x,)),  # changes no number
+    aten.lift_fresh_copy.default: lambda x: ("call_method", "contiguous", (x,)),
     aten.sym_size.int: lambda x, dim: ("call_method", "size", (x, dim)),
     aten.layer_norm.default: lambda *args: ("call_function", F.layer_norm, args[:5]),
     aten.slice.Tensor: _slice,
@@ -76,8 +79,26 @@ _OTHER: dict[Any, Callable[..., Call]] = {
 }
 
 
-def export(untraceable: UnsupportedModelError, module: nn.Module, example: Tensor) -> Graph:
+class _Called(nn.Module):
+    """A module that is given the tensors of its inputs one by one, and returns one tensor."""
+
+    def __init__(self, module: nn.Module, example: Input) -> None:
+        super().__init__()
+        self.module = module
+        self.names = None if isinstance(example, Tensor) else example.names
+        self.single = isinstance(example, Tensor)
+
+    def forward(self, *tensors: Tensor) -> Any:
+        """The output, or its logits."""
+        x = tensors[0] if self.single else Inputs(tensors, self.names)
+        args, kwargs = arguments(self.module, x)
+        return logits_of(self.module(*args, **kwargs))
+
+
+def export(untraceable: UnsupportedModelError, module: nn.Module, example: Input) -> Graph:
     """The graph of a module in eval mode as it runs on an example, (n, ...), n free later.
+
+    Several inputs are as many arguments of the graph, by their names.
 
     Args:
         untraceable: why `torch.fx` cannot trace it; raised again if torch.export fails as well.
@@ -92,19 +113,27 @@ def export(untraceable: UnsupportedModelError, module: nn.Module, example: Tenso
         >>> [str(node.target) for node in graph.nodes if node.op == "get_attr"]
         ['0.weight', '0.bias']
     """
-    free = ({0: torch.export.Dim.DYNAMIC},)
+    tensors = tensors_of(example)
+    free = tuple({0: torch.export.Dim.DYNAMIC} for _ in tensors)
     try:
         with own_turn("export"), torch.no_grad(), _quiet():
             program = torch.export.export(
-                module.eval(), (example,), dynamic_shapes=free, strict=False
+                _Called(module, example).eval(), tensors, dynamic_shapes=(free,), strict=False
             )
             traced = program.module()
     except Exception:  # the user's forward may raise anything
         raise untraceable from None
     assert isinstance(traced, fx.GraphModule)
-    if any(_overwrites(node) and node.target not in _SAME for node in traced.graph.nodes):
+    if any(
+        _overwrites(node) and node.target not in {*_SAME, *_OTHER} for node in traced.graph.nodes
+    ):
         raise untraceable
-    translated = fx.GraphModule(traced, _translated(traced.graph))
+    names = ["x"] if isinstance(example, Tensor) else list(example.named)
+    inner = traced.get_submodule("module")
+    for node in traced.graph.nodes:
+        if node.op == "get_attr" and not node.target.startswith(_PREFIX):
+            setattr(inner, node.target, getattr(traced, node.target))  # made by export
+    translated = fx.GraphModule(inner, _translated(traced.graph, names))
     return Graph(translated.eval())  # a layer made of a call must not be in training mode
 
 
@@ -125,15 +154,22 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-def _translated(graph: fx.Graph) -> fx.Graph:
+_PREFIX = "module."  # of every name inside `_Called`
+
+
+def _translated(graph: fx.Graph, names: list[str]) -> fx.Graph:
     """The same graph in spellings of the table of operations, without checks of its inputs."""
-    new, copies = fx.Graph(), dict[fx.Node, Any]()
+    new, copies, free = fx.Graph(), dict[fx.Node, Any](), iter(names)
     for node in graph.nodes:
         args = fx.map_arg(node.args, copies.get)
         kwargs = fx.map_arg(node.kwargs, copies.get)
         if node.op == "call_module" or node.target is aten._assert_tensor_metadata.default:
             continue  # guards of export
-        if node.op == "output":
+        if node.op == "placeholder":
+            copies[node] = new.placeholder(next(free))
+        elif node.op == "get_attr":
+            copies[node] = new.get_attr(str(node.target).removeprefix(_PREFIX))
+        elif node.op == "output":
             (result,) = args[0] if isinstance(args[0], tuple | list) else (args[0],)
             new.output(result)
         elif node.target in _SAME:

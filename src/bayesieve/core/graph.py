@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from bayesieve.core.inputs import Input, logits_of, tensors_of
 from bayesieve.core.layout import Role
 from bayesieve.core.network import Network
 from bayesieve.core.operations import Kind, Operation, flattens, operation_of, reads_size
@@ -99,13 +100,14 @@ class Graph:
             assert callable(node.target)
             return node.target(*args, **kwargs)
 
-    def measure(self, example: Tensor) -> None:
+    def measure(self, example: Input) -> None:
         """Run the graph once on inputs, (n, ...), and note the shape and dtype of every node.
 
         Of a node that returns no tensor, such as a size, the value itself is noted.
         """
+        copies = [tensor.clone() for tensor in tensors_of(example)]
         with torch.no_grad():
-            _Recorder(self.module, garbage_collect_values=True).run(example.clone())
+            _Recorder(self.module, garbage_collect_values=True).run(*copies)
 
     def place(self, node: fx.Node) -> str:
         """Where a node is, for people: its module, or the module whose forward it is part of."""
@@ -301,7 +303,8 @@ class _OneInput(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Any:
-        return self.network(x)
+        output = self.network(x)
+        return output if isinstance(output, fx.Proxy) else logits_of(output)
 
 
 _PREFIX = "network."  # of every module inside

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bayesieve.core.inputs import Input, Inputs, arguments, mapped, one_tensor
 from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.turns import turn_if_free
-from bayesieve.errors import UnsupportedModelError
 
 Buffers = Mapping[str, Tensor]
-Call = Callable[[Mapping[str, Tensor], Buffers, Tensor], Tensor]
+Call = Callable[[Mapping[str, Tensor], Buffers, Any], Tensor]
 NUMBERS_PREFIX = "likelihood."
 
 
@@ -40,8 +40,8 @@ class Network:
         device: where computation happens.
         dtype: of w.
         stands_for: on the meta device, the kind of device whose calls are rehearsed.
-        example: zeros in the shape of two inputs, (2, ...), on the CPU, by which the structure of
-            the network is found; None if no data were at hand.
+        example: two inputs on the CPU, (2, ...), by which the structure of the network is found:
+            zeros, or of several tensors the first examples; None if no data were at hand.
     """
 
     skeleton: nn.Module
@@ -50,7 +50,7 @@ class Network:
     device: torch.device
     dtype: torch.dtype
     stands_for: str = "cpu"
-    example: Tensor | None = field(default=None, repr=False)
+    example: Input | None = field(default=None, repr=False)
     _batched: list[bool] = field(default_factory=list, repr=False)
 
     @classmethod
@@ -69,8 +69,14 @@ class Network:
         skeleton = copy.deepcopy(model, memo)
         return cls(skeleton, likelihood, layout, trainable[0].device, trainable[0].dtype)
 
-    def seeing(self, x: Tensor) -> "Network":
-        """The same network with the shape of its inputs, (n, ...), noted as its example."""
+    def seeing(self, x: Input) -> "Network":
+        """The same network with the shape of its inputs, (n, ...), noted as its example.
+
+        Of several tensors one may be a mask, and a mask of zeros lets nothing through.
+        """
+        if isinstance(x, Inputs):
+            x = x.map(lambda t: t[torch.arange(2) % len(t)].detach().cpu())
+            return replace(self, example=x)
         dtype = self.dtype if x.is_floating_point() else x.dtype
         return replace(self, example=torch.zeros(2, *x.shape[1:], dtype=dtype))
 
@@ -145,7 +151,7 @@ class Network:
         return self.likelihood.frozen(self.numbers(w))
 
     def outputs(
-        self, w: Tensor, x: Tensor, buffers: Buffers, row_buffers: Buffers | None = None
+        self, w: Tensor, x: Input, buffers: Buffers, row_buffers: Buffers | None = None
     ) -> Tensor:
         """Evaluate k weight vectors on n inputs in eval mode.
 
@@ -173,10 +179,10 @@ class Network:
                 row, of_row = (
                     {n: v[i] for n, v in part.items()} for part in (parameters, differing)
                 )
-                outputs.append(_one_tensor(call(row, {**buffers, **of_row}, x)))
+                outputs.append(call(row, {**buffers, **of_row}, x))
             return torch.stack(outputs)
 
-    def member_outputs(self, w: Tensor, x: Tensor, buffers: Buffers) -> Tensor:
+    def member_outputs(self, w: Tensor, x: Input, buffers: Buffers) -> Tensor:
         """Evaluate k weight vectors, (k, d), each on n inputs that belong to it, in eval mode.
 
         Args:
@@ -193,7 +199,7 @@ class Network:
         rows = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
         return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(rows)])
 
-    def is_batchable(self, x: Tensor) -> bool:
+    def is_batchable(self, x: Input) -> bool:
         """Whether the module runs under `torch.vmap` over its weights; tried once, remembered."""
         if not self._batched:
             w = torch.zeros(2, self.layout.size, device=self.device, dtype=self.dtype)
@@ -202,8 +208,8 @@ class Network:
                 name: value.expand(2, *value.shape).clone()
                 for name, value in self.buffers().items()
             }
-            x = x.to(self.dtype) if x.is_floating_point() else x
-            x = torch.cat([x, x]).expand(2, *([-1] * x.dim()))
+            x = mapped(lambda t: t.to(self.dtype) if t.is_floating_point() else t, x)
+            x = mapped(lambda t: torch.cat([t, t]).expand(2, *([-1] * t.dim())), x)
             # Beside a fit in another thread in eval mode, where a module draws nothing.
             with turn_if_free() as taken, self.borrowed() as module, torch.no_grad():
                 call = torch.vmap(self.call_of(module), randomness="different")
@@ -283,18 +289,6 @@ class _PlainAttention:
 plain_attention = _PlainAttention()
 
 
-def _one_tensor(output: object) -> Tensor:
-    if isinstance(output, Tensor):
-        return output
-    what = type(output).__name__
-    if isinstance(output, Mapping):
-        what += f" with {', '.join(map(str, output))}"
-    raise UnsupportedModelError(
-        f"Network: the model must return one tensor, (n, outputs), got a {what}. Wrap it in a "
-        "module whose forward returns the part that the likelihood needs."
-    )
-
-
 def tied_names(module: nn.Module) -> dict[str, str]:
     """The first name of every parameter, by each name it is registered under."""
     first = {id(p): name for name, p in module.named_parameters()}
@@ -310,7 +304,7 @@ def call_with(
     names: Mapping[str, str],
     parameters: Mapping[str, Tensor],
     buffers: Buffers,
-    x: Tensor,
+    x: Input,
 ) -> Tensor:
     """Run a module on other parameters and buffers; tied parameters are given once.
 
@@ -325,7 +319,9 @@ def call_with(
         x: the input.
     """
     everywhere = {name: parameters[first] for name, first in names.items() if first in parameters}
-    return functional_call(module, {**everywhere, **buffers}, (x,), tie_weights=False)
+    args, kwargs = arguments(module, x)
+    tensors = {**everywhere, **buffers}
+    return one_tensor(functional_call(module, tensors, args, kwargs, tie_weights=False))
 
 
 def materialise(network: Network, w: Tensor, buffers: Buffers) -> nn.Module:

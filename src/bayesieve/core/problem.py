@@ -9,7 +9,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Batch, ExamplesLike, Rows, first_not_finite, pair_of
+from bayesieve.core.batch import Batch, Data, Rows, first_not_finite, pair_of
+from bayesieve.core.inputs import Input, one_input, shown, tensors_of
 from bayesieve.core.layout import Layout, Patterns, RoleRule, check_patterns, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
@@ -29,9 +30,10 @@ class Problem:
     data set: sums over a batch of n examples are scaled by N / n.
 
     Args:
-        model: any `nn.Module` mapping (n, ...) to (n, outputs).
+        model: any `nn.Module` mapping (n, ...) to (n, outputs), or to an object with `logits`.
         likelihood: `Categorical`, `Bernoulli` or `Gaussian`.
-        data: an object with tensors `.x` (N, ...) and `.y` (N, ...), or an (x, y) pair.
+        data: an object with tensors `.x` (N, ...) and `.y` (N, ...), or an (x, y) pair. x is one
+            tensor, or a tuple or dict of them for a model of several inputs (core/inputs.py).
         roles: which parameters are pruned, kept or point estimates (see `Roles`).
         weight: (N,), what each example counts in the log-likelihood; None counts all once.
         rows: the rows that each model of a population learns from; None gives all to all.
@@ -58,7 +60,7 @@ class Problem:
         self,
         model: nn.Module,
         likelihood: Likelihood,
-        data: ExamplesLike | tuple[Tensor, Tensor],
+        data: Data,
         *,
         roles: RoleRule = default_role,
         weight: Tensor | None = None,
@@ -151,7 +153,7 @@ class Problem:
         clone.rows = None if self.rows is None else self.rows.to(device)
         return clone
 
-    def with_data(self, data: ExamplesLike | tuple[Tensor, Tensor]) -> "Problem":
+    def with_data(self, data: Data) -> "Problem":
         """The same network and starting point with other training data, without weights or rows."""
         clone = self._copy()
         clone.weight, clone.rows = None, None
@@ -268,10 +270,10 @@ class Problem:
             raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
         check_examples(self.x, self.y, self.network.dtype)
         if self.augment is not None:
-            self.augment.check(self.x)
+            self.augment.check(one_input("Augment", self.x))
         self.likelihood.check(first_outputs(self.network, self.initial, self.x[:2]), self.y)
 
-    def check_others(self, who: str, data: ExamplesLike) -> None:
+    def check_others(self, who: str, data: Data) -> None:
         """Raise unless other examples, held out for `who`, fit the network and the likelihood."""
         x, y = pair_of(who, data)
         check_examples(x, y, self.network.dtype, who)
@@ -320,24 +322,24 @@ def check_model(model: nn.Module) -> None:
             )
 
 
-def check_examples(x: Tensor, y: Tensor, dtype: torch.dtype, who: str = "Problem") -> None:
+def check_examples(x: Input, y: Tensor, dtype: torch.dtype, who: str = "Problem") -> None:
     """Raise unless inputs, (N, ...), and targets, (N, ...), are finite and of the model's dtype."""
-    if x.is_floating_point():
-        if x.dtype != dtype:
+    for tensor in tensors_of(x):
+        if tensor.is_floating_point() and tensor.dtype != dtype:
             raise TypeError(
-                f"{who}: inputs are {x.dtype} but the model is {dtype}. "
+                f"{who}: inputs are {tensor.dtype} but the model is {dtype}. "
                 "Convert one of them with .to(dtype)."
             )
-        if (where := first_not_finite(x)) is not None:
-            raise ValueError(
-                f"{who}: inputs must be finite; example {where} holds NaN or infinity. "
-                "Clean or impute it."
-            )
+    if (where := first_not_finite(x)) is not None:
+        raise ValueError(
+            f"{who}: inputs must be finite; example {where} holds NaN or infinity. "
+            "Clean or impute it."
+        )
     if (where := first_not_finite(y)) is not None:
         raise ValueError(f"{who}: targets must be finite; example {where} is not.")
 
 
-def first_outputs(network: Network, w: Tensor, x: Tensor, who: str = "Problem") -> Tensor:
+def first_outputs(network: Network, w: Tensor, x: Input, who: str = "Problem") -> Tensor:
     """Outputs for a few examples, (n, ...), or a message that says why there are none.
 
     Args:
@@ -361,9 +363,9 @@ def first_outputs(network: Network, w: Tensor, x: Tensor, who: str = "Problem") 
         reason = str(error).partition("\n")[0].rstrip(".")
         hint = ""
         if isinstance(error, TypeError) and "positional argument" in reason:
-            hint = " A model of several inputs needs a wrapper that splits one tensor."
+            hint = " Give the inputs of a model that takes several as a tuple or dict of tensors."
         raise ValueError(
-            f"{who}: the model must accept inputs of shape {tuple(x.shape)} and {x.dtype}, but it "
+            f"{who}: the model must accept inputs of {shown(x)}, but it "
             f"failed: {reason or type(error).__name__}.{hint}"
         ) from error
     if output.dim() == 0 or len(output) != len(x):

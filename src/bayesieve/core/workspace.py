@@ -15,6 +15,7 @@ engine stay in the dtype of the model, and predictions are made in it.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from torch.utils._pytree import tree_map
 
 from bayesieve.core.batch import Batch, weighted_sum
 from bayesieve.core.graph import is_hooked, sequential_layers
+from bayesieve.core.inputs import Input, arguments, one_input, one_tensor
 from bayesieve.core.layout import Patterns, is_named
 from bayesieve.core.network import Network, call_with, parameters_and_numbers, tied_names
 from bayesieve.core.noise import LocalLayer, generator_on, localise, perturbed
@@ -296,16 +298,16 @@ class Workspace:
     def _log_lik(self, batch: Batch) -> Tensor:
         if self.n_models == 1:
             x, y, weight = batch.member(0)
-            output = evaluate_in(self.precision, self._call, x, self.weights, images_last=True)
+            output = evaluate_in(self.precision, self._run, x, self.weights, images_last=True)
             return weighted_sum(self._log_prob(output, y, self._numbers), weight)[None]
         if batch.per_member and self._layers is not None:
             return self._layers_log_lik(self._layers, batch)
         axis = 0 if batch.per_member else None
         if self.network.is_batchable(batch.member(0)[0][:2]):
             in_dims = (0, 0, 0, axis, axis, None if batch.weight is None else axis)
-            call = torch.vmap(self._member_log_lik, in_dims=in_dims, randomness="different")
+            each = torch.vmap(self._member_log_lik, in_dims=in_dims, randomness="different")
             tensors = (self._leaves, self._numbers, self._buffers)
-            return call(*tensors, batch.x, batch.y, batch.weight)
+            return each(*tensors, batch.x, batch.y, batch.weight)
         values = []
         for i in range(self.n_models):
             groups = (self._leaves, self._numbers, self._buffers)
@@ -313,9 +315,14 @@ class Workspace:
             values.append(self._member_log_lik(leaves, numbers, buffers, *batch.member(i)))
         return torch.stack(values)
 
+    def _run(self, x: Input) -> Tensor:
+        """Outputs of the one model, compiled or not."""
+        args, kwargs = arguments(self.module, x)
+        return one_tensor(self._call(*args, **kwargs))
+
     def _layers_log_lik(self, layers: Layers, batch: Batch) -> Tensor:
         """The same for plain layers: models and examples as one axis, (k n, ...)."""
-        output = _run_layers(layers, self._leaves, batch.x)
+        output = _run_layers(layers, self._leaves, one_input("fit", batch.x))
         k, n = output.shape[:2]
         numbers = {
             name: v[:, None].expand(k, n).reshape(-1, 1) for name, v in self._numbers.items()
@@ -329,14 +336,12 @@ class Workspace:
         parameters: dict[str, Tensor],
         numbers: dict[str, Tensor],
         buffers: dict[str, Tensor],
-        x: Tensor,
+        x: Input,
         y: Tensor,
         weight: Tensor | None,
     ) -> Tensor:
-        def call(inputs: Tensor) -> Tensor:
-            return call_with(self.module, self._names, parameters, buffers, inputs)
-
-        output = evaluate_in(self.precision, call, x, self.weights, images_last=False)
+        network = partial(call_with, self.module, self._names, parameters, buffers)
+        output = evaluate_in(self.precision, network, x, self.weights, images_last=False)
         return weighted_sum(self._log_prob(output, y, numbers), weight)
 
     def _log_prob(self, output: Tensor, y: Tensor, numbers: Mapping[str, Tensor]) -> Tensor:

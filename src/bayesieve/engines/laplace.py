@@ -38,6 +38,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.inputs import Input
 from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
@@ -159,7 +160,7 @@ def _information(
         points = {name: value for name, value in values.items() if name not in parts}
         weights = {name: value for name, value in values.items() if name in parts}
 
-        def projected(weights: dict[str, Tensor], x: Tensor, v: Tensor) -> Tensor:
+        def projected(weights: dict[str, Tensor], x: Input, v: Tensor) -> Tensor:
             return (call({**points, **weights}, buffers, x[None])[0] * v).sum()
 
         single, gradients = torch.func.grad(projected), None
@@ -179,7 +180,7 @@ _PerExample = Callable[..., Iterator[dict[str, Tensor]]]
 
 
 def _together_if_possible(
-    single: _Single, weights: dict[str, Tensor], x: Tensor, v: Tensor
+    single: _Single, weights: dict[str, Tensor], x: Input, v: Tensor
 ) -> _PerExample:
     """Gradients by name, (n, *shape) each, of n examples: under `vmap`, or in turn without a rule.
 
@@ -194,13 +195,13 @@ def _together_if_possible(
 
 
 def _in_turn(
-    single: _Single, weights: dict[str, Tensor], x: Tensor, v: Tensor
+    single: _Single, weights: dict[str, Tensor], x: Input, v: Tensor
 ) -> Iterator[dict[str, Tensor]]:
     try:
         # In eval mode cuDNN's recurrent layers have no gradient; the plain ones have.
         with torch.backends.cudnn.flags(enabled=False):
-            for row in zip(x, v, strict=True):
-                yield {name: value[None] for name, value in single(weights, *row).items()}
+            for i in range(len(v)):
+                yield {name: g[None] for name, g in single(weights, x[i], v[i]).items()}
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
         raise UnsupportedModelError(
@@ -446,7 +447,7 @@ def _empty_blocks(problem: Problem) -> list[Block]:
 
 def _add_(
     problem: Problem, module: nn.Module, w: Tensor, buffers: dict[str, Tensor],
-    batch: tuple[Tensor, Tensor],
+    batch: tuple[Input, Tensor],
     blocks: list[Block], n_rows: Counter[str], generator: Generator | None,
 ) -> None:  # fmt: skip
     """Add Σ x xᵀ, Σ δ² and the number of x of one batch to those of every layer, in place."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import MemoryNeed
+from bayesieve.core.inputs import one_input
 from bayesieve.core.posterior import Model, Posterior, has_spread
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
@@ -80,7 +81,9 @@ def train(asked: Train) -> dict[str, Any]:
             record = {**factory_record(net), **names_of(plan.data)}
             folder.create(plan.config, "train", asked.arguments, **record)
             if is_factory(net):
-                keep_network(folder, problem.network, problem.initial, problem.x[:8])
+                keep_network(
+                    folder, problem.network, problem.initial, one_input("train", problem.x)[:8]
+                )
         agreed = " --trust" if is_factory(plan.config.net.name) else ""
         note(f"training on {plan.device}: {plan.size.n_steps:,} steps, "
              f"{plan.problem.layout.size:,} parameters; stop with Ctrl-C, continue with "

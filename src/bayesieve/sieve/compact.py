@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
+from bayesieve.core.inputs import Input, as_inputs, mapped, shown, tensors_of
 from bayesieve.core.posterior import SparseModel
 from bayesieve.sieve.compaction.attention import HeadAttention
 from bayesieve.sieve.compaction.flow import Flow, Rewriter
@@ -92,14 +93,14 @@ def _arrow(pair: tuple[int, int]) -> str:
     return str(after) if before == after else f"{before} -> {after}"
 
 
-def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
+def compact(sparse: SparseModel | nn.Module, example: Any) -> fx.GraphModule:
     """Remove units, channels, heads and input features that no longer matter.
 
     Args:
         sparse: a sparse model, of which the masked posterior mean is taken, or any module, in
             which weights that are exactly 0 may go. It is not changed.
-        example: inputs of the shape the network is to take, (n, ...), batch axis first. Batch
-            sizes may differ later.
+        example: inputs of the shape the network is to take, (n, ...), batch axis first; a tuple or
+            dict of tensors for several. Batch sizes may differ later.
 
     Returns:
         A module in eval mode that takes the same inputs and returns the same outputs. It is made
@@ -131,16 +132,13 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
             f"compact: sparse must be a SparseModel or a module, got {type(sparse).__name__}. "
             "Use prune on a posterior first."
         )
-    if not isinstance(example, Tensor):
-        raise TypeError(f"compact: example must be a tensor, got {type(example).__name__}.")
-    if example.dim() < 1 or len(example) == 0:
-        raise ValueError(
-            f"compact: example must hold at least one input, got shape {tuple(example.shape)}."
-        )
+    example = as_inputs("compact", example)
+    if any(tensor.dim() < 1 or len(tensor) == 0 for tensor in tensors_of(example)):
+        raise ValueError(f"compact: example must hold at least one input, got {shown(example)}.")
     reference = plain_copy(sparse.to_module() if isinstance(sparse, SparseModel) else sparse)
-    device = next(reference.parameters(), example).device
+    device = next(reference.parameters(), tensors_of(example)[0]).device
     reference = reference.cpu().eval()
-    example = example.detach().cpu().clone()  # a network may write to its input
+    example = mapped(lambda tensor: tensor.detach().cpu().clone(), example)  # it may be written to
     before, flow, small = _shrunk(reference, example[:2], follow_ties=True)
     if _n_parameters(small) > _n_parameters(reference):  # what was tied has become two
         before, flow, small = _shrunk(reference, example[:2], follow_ties=False)
@@ -167,7 +165,7 @@ def compact(sparse: SparseModel | nn.Module, example: Tensor) -> fx.GraphModule:
 
 
 def _shrunk(
-    reference: nn.Module, example: Tensor, *, follow_ties: bool
+    reference: nn.Module, example: Input, *, follow_ties: bool
 ) -> tuple[dict[str, _Sizes], Flow, fx.GraphModule]:
     """Sizes of the layers before, the last analysis, and the smaller network."""
     graph = prepare(reference, example, follow_ties=follow_ties)

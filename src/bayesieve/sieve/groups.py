@@ -26,6 +26,7 @@ from torch import Tensor, fx, nn
 
 from bayesieve.core.exported import export
 from bayesieve.core.graph import Link, links
+from bayesieve.core.inputs import Input, as_inputs, mapped, tensors_of
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.errors import UnsupportedModelError
@@ -133,7 +134,7 @@ class Groups:
 _GROUPS: weakref.WeakKeyDictionary[Network, dict[Any, Groups]] = weakref.WeakKeyDictionary()
 
 
-def groups_of(network: Network, example: Tensor | None = None) -> dict[str, Tensor]:
+def groups_of(network: Network, example: Any = None) -> dict[str, Tensor]:
     """Entries of w of each group, (groups, entries), by the layer that makes the groups.
 
     Args:
@@ -151,14 +152,16 @@ def groups_of(network: Network, example: Tensor | None = None) -> dict[str, Tens
     return find_groups(network, example).entries
 
 
-def find_groups(network: Network, example: Tensor | None = None) -> Groups:
+def find_groups(network: Network, example: Any = None) -> Groups:
     """The groups of a network, found on first use and remembered while it lives.
 
     Arguments as for `groups_of`.
     """
-    example = network.example if example is None else example
+    example = network.example if example is None else as_inputs("groups_of", example)
     known = _GROUPS.setdefault(network, {})
-    key = None if example is None else (example.shape[1:], example.dtype)
+    key = None
+    if example is not None:
+        key = tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors_of(example))
     if key not in known:
         if example is None:
             known[key] = _linked(network, "only links of two layers are known without an example")
@@ -199,10 +202,12 @@ def _linked(network: Network, why: str) -> Groups:
 _OF_HEADS = ("in_proj_weight", "out_proj.weight", "in_proj_bias")  # query, key, value together
 
 
-def _coupled(network: Network, example: Tensor) -> Groups:
+def _coupled(network: Network, example: Input) -> Groups:
     """Groups found by following channels through the graph, see `compaction.coupling`."""
     layout = network.layout
-    inputs = torch.zeros(2, *example.shape[1:], dtype=example.dtype)
+    inputs = mapped(lambda tensor: tensor[torch.arange(2) % len(tensor)].cpu(), example)
+    if isinstance(inputs, Tensor):  # of several one may be a mask, which must let something through
+        inputs = torch.zeros_like(inputs)
     traced, numbers = _numbered(network, inputs)
     movable = torch.zeros(layout.size, dtype=torch.bool)
     movable[layout.sparse] = True
@@ -221,12 +226,12 @@ def _coupled(network: Network, example: Tensor) -> Groups:
     return Groups({k: v.to(network.device) for k, v in families.items()}, tuple(reasons))
 
 
-def _numbered(network: Network, inputs: Tensor) -> tuple[fx.GraphModule, dict[Any, Tensor]]:
+def _numbered(network: Network, inputs: Input) -> tuple[fx.GraphModule, dict[Any, Tensor]]:
     """The traced network, and the entries of w that each of its parameters holds."""
     place = torch.arange(1, network.layout.size + 1, dtype=torch.float64)  # 0: not in w
     module = _with_numbers(network, network.split(place)[0])
     try:
-        traced = opened("groups", module)
+        traced = opened("groups", module, inputs)
         numbers = _without_numbers(traced, network)
     except UnsupportedModelError as error:
         module = plain_layers(module)

@@ -9,6 +9,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesieve.checks import check_fraction, check_positive
+from bayesieve.core.inputs import Input, call
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.workspace import statistics_names
@@ -106,7 +107,7 @@ def kept_per_layer(sparse: SparseModel) -> list[LayerCount]:
     return [LayerCount(*row) for row in rows]
 
 
-def reestimate_batchnorm(sparse: SparseModel, x: Tensor, batch_size: int = 256) -> SparseModel:
+def reestimate_batchnorm(sparse: SparseModel, x: Input, batch_size: int = 256) -> SparseModel:
     """Replace BatchNorm running statistics by averages over one pass with the pruned weights.
 
     Pruning shifts activations, so statistics gathered before it no longer fit. Each batch is
@@ -133,7 +134,7 @@ def reestimate_batchnorm(sparse: SparseModel, x: Tensor, batch_size: int = 256) 
     return SparseModel(dataclasses.replace(cast(Any, whole), **changes), sparse.keep)
 
 
-def _statistics(module: nn.Module, x: Tensor, batch_size: int) -> dict[str, Tensor]:
+def _statistics(module: nn.Module, x: Input, batch_size: int) -> dict[str, Tensor]:
     """The buffers of a module in eval mode after one pass, statistics being plain averages."""
     for norm in module.modules():
         if isinstance(norm, _BatchNorm) and norm.track_running_stats:
@@ -145,5 +146,5 @@ def _statistics(module: nn.Module, x: Tensor, batch_size: int) -> dict[str, Tens
     order = torch.randperm(len(x), generator=Generator().manual_seed(0)).to(x.device)
     with torch.no_grad():
         for batch in order.tensor_split(-(-len(x) // batch_size)):
-            module(x[batch].to(device))
+            call(module, x[batch].to(device))
     return {name: value.detach().clone() for name, value in module.named_buffers()}

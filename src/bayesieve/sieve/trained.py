@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from bayesieve.checks import check_choice, check_not_negative
-from bayesieve.core.batch import ExamplesLike, pair_of
+from bayesieve.core.batch import Data, pair_of
+from bayesieve.core.inputs import Input
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.engines.laplace import UnitLaplace, laplace, laplace_units
@@ -73,7 +74,7 @@ class Sieved:
 
 def sieve_trained(
     problem: Problem,
-    held_out: ExamplesLike | tuple[Tensor, Tensor],
+    held_out: Data,
     posterior: Posterior | None = None,
     *,
     max_loss: float = MAX_LOSS,
@@ -108,7 +109,8 @@ def sieve_trained(
         [True, True, False, False, False, False, False, False, True]
     """
     check_not_negative("sieve_trained", max_loss=max_loss)
-    x, y = (part.to(problem.device) for part in pair_of("sieve_trained", held_out))
+    inputs, targets = pair_of("sieve_trained", held_out)
+    x, y = inputs.to(problem.device), targets.to(problem.device)
     way = ranked(problem, posterior, curvature, labels, seed)
     whole = way.posterior
     dense = SparseModel(whole, torch.ones_like(whole.mean, dtype=torch.bool))
@@ -200,7 +202,7 @@ def ranked(
     return Ranked(laplace(problem, posterior, labels=labels, seed=seed), None)
 
 
-def _scores(model: SparseModel, x: Tensor, y: Tensor) -> tuple[float, float]:
+def _scores(model: SparseModel, x: Input, y: Tensor) -> tuple[float, float]:
     """Mean negative log-likelihood and mean mistakes of the weights' means."""
     network, w = model.network, model.posterior.mean
     numbers, likelihood = network.numbers(w), network.likelihood
@@ -209,4 +211,4 @@ def _scores(model: SparseModel, x: Tensor, y: Tensor) -> tuple[float, float]:
         outputs = network.outputs(w[None], inputs, model.posterior.buffers)[0]
         nll -= likelihood.log_prob(outputs, targets, numbers).double().sum().item()
         mistakes += likelihood.mistakes(outputs, targets, numbers).double().sum().item()
-    return nll / len(x), mistakes / len(x)
+    return nll / len(y), mistakes / len(y)

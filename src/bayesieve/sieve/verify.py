@@ -2,11 +2,13 @@
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from bayesieve.assess.costs import evaluating
+from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, mapped, redrawn, tensors_of
 from bayesieve.errors import VerificationError
 
 TOLERANCE = 1e-5
@@ -15,7 +17,7 @@ _FINE = 1e-2  # of the tolerance, in float64: what was folded into other weights
 
 
 def verify(
-    small: nn.Module, reference: nn.Module, example: Tensor, *, tolerance: float = TOLERANCE
+    small: nn.Module, reference: nn.Module, example: Input, *, tolerance: float = TOLERANCE
 ) -> float:
     """Compare two networks on the example, on random inputs and on edge cases.
 
@@ -51,7 +53,7 @@ def verify(
     worst = usual = 0.0
     with evaluating(small, reference), torch.no_grad():
         for name, x in _inputs(example):
-            pairs = _pairs(small(x.clone()), reference(x.clone()), name)
+            pairs = _pairs(_run(small, x), _run(reference, x), name)
             usual = usual or _scale(pairs)
             difference, scale = _apart(pairs, usual)
             if not difference <= tolerance * scale:  # a NaN is not
@@ -68,22 +70,33 @@ def verify(
 
 
 def _without_rounding(
-    small: nn.Module, reference: nn.Module, x: Tensor, name: str
+    small: nn.Module, reference: nn.Module, x: Input, name: str
 ) -> list[tuple[Tensor, Tensor]] | None:
     """The outputs of copies in float64; None where they are that already, or cannot be."""
-    if x.dtype == torch.float64:
+    if any(tensor.dtype == torch.float64 for tensor in tensors_of(x)):
         return None
-    exact = x.double() if x.is_floating_point() else x
+    exact = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, x)
     try:
-        output, expected = (copy.deepcopy(m).double()(exact.clone()) for m in (small, reference))
+        output, expected = (_run(copy.deepcopy(m).double(), exact) for m in (small, reference))
     except (RuntimeError, TypeError, ValueError):  # a dtype written down in the module
         return None
     return _pairs(output, expected, name)
 
 
-def _inputs(example: Tensor) -> Iterator[tuple[str, Tensor]]:
+def _run(module: nn.Module, x: Input) -> object:
+    """The output of a module, or its logits; the module may write to its input."""
+    args, kwargs = arguments(module, mapped(torch.clone, x))
+    return logits_of(module(*args, **kwargs))
+
+
+def _inputs(example: Input) -> Iterator[tuple[str, Input]]:
     """Named inputs of the example's kind; the random ones are the same in every call."""
     generator = torch.Generator().manual_seed(0)
+    if isinstance(example, Inputs):
+        yield "the example", example
+        for n in (7, 1):
+            yield f"{n} random inputs", example.map(partial(redrawn, n=n, generator=generator))
+        return
     rest = example.shape[1:]
     yield "the example", example
     if not example.is_floating_point():

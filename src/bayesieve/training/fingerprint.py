@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesieve.core.inputs import Input
+
 _PARTS = 16
 _MOST_BYTES = 64 << 20  # that are looked at, of inputs and of targets
 _AT_ONCE = 1 << 17  # numbers of eight bytes, several times
@@ -19,7 +21,7 @@ _ROUNDING = 3e-7  # of the sum of absolute values: some last digits of float32
 Fingerprint = dict[str, Any]
 
 
-def fingerprint(x: Tensor, y: Tensor) -> Fingerprint:
+def fingerprint(x: Input, y: Tensor) -> Fingerprint:
     """Describe inputs (N, ...) and targets (N, ...), plain JSON.
 
     Example:
@@ -27,7 +29,8 @@ def fingerprint(x: Tensor, y: Tensor) -> Fingerprint:
         >>> data["inputs"]["shape"], len(data["targets"]["parts"])
         ([4, 2], 4)
     """
-    return {"inputs": _describe(x), "targets": _describe(y)}
+    inputs = {"inputs": x} if isinstance(x, Tensor) else x.named
+    return {name: _describe(tensor) for name, tensor in ({**inputs, "targets": y}).items()}
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -40,6 +43,8 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
         >>> difference(fingerprint(x, y), fingerprint(x, other))
         'targets differ among examples 4 to 5'
     """
+    if before.keys() != now.keys():
+        return f"inputs are {', '.join(now)}, were {', '.join(before)}"
     words = [text for name in now if (text := _compare(name, before[name], now[name]))]
     return "; ".join(words) or None
 

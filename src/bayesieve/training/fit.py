@@ -14,6 +14,7 @@ from torch import Generator
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesieve.checks import check_counts, check_seed
+from bayesieve.core.inputs import tensors_of
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
@@ -286,8 +287,9 @@ def _recommended(
     batch_size: int | None,
 ) -> tuple[RunSize, Engine[Any], Schedule]:
     """Fill in what was left out by the recipe of the engine; an engine of your own has none."""
-    name, x = recipes.name_of(engine), problem.x
-    facts = {"task": problem.likelihood.task, "table": x.dim() == 2 and x.is_floating_point()}
+    name, inputs = recipes.name_of(engine), tensors_of(problem.x)
+    table = all(tensor.dim() == 2 and tensor.is_floating_point() for tensor in inputs)
+    facts = {"task": problem.likelihood.task, "table": table}
     size = RunSize.of(name, problem.n_data, epochs, steps, batch_size, **facts)
     if name is None:
         return size, engine, schedule or Schedule()

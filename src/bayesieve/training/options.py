@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bayesieve.checks import check_not_negative, check_positive
 from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of
+from bayesieve.core.inputs import mapped
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
 
@@ -100,7 +101,7 @@ class Validation:
         if self.patience is not None:
             check_positive("Validation", patience=self.patience)
         if self.rows is not None:
-            self.rows.check(len(self.data.x))
+            self.rows.check(len(self.data.y))
         if self.groups is not None and set(self.groups) != set(range(max(self.groups) + 1)):
             raise ValueError(
                 f"Validation: groups must be numbered 0, 1, ... without gaps, got {self.groups}."
@@ -156,16 +157,19 @@ class Validation:
         w = torch.stack([member.mean for member in members])
         names, numbers = members[0].buffers, network.numbers(w)
         buffers = {n: torch.stack([member.buffers[n] for member in members]) for n in names}
-        rows = Rows(torch.arange(len(self.data.x))[None]) if self.rows is None else self.rows
-        rows = rows.to(self.data.x.device)
+        inputs, targets = pair_of("Validation", self.data)
+        rows = Rows(torch.arange(len(targets))[None]) if self.rows is None else self.rows
+        rows = rows.to(targets.device)
         weights = torch.ones(rows.index.shape) if rows.weight is None else rows.weight
         total = w.new_zeros(len(w), dtype=torch.float64)
+
+        def for_each(values: Tensor) -> Tensor:
+            return values.to(problem.device).expand(len(w), *values.shape[1:])
+
         wrong, count = torch.zeros_like(total), torch.zeros_like(total)
         for index, part in zip(rows.index.split(4096, 1), weights.split(4096, 1), strict=True):
-            x, y, weight = (
-                values.to(problem.device).expand(len(w), *values.shape[1:])
-                for values in (self.data.x[index], self.data.y[index], part)
-            )
+            x = mapped(for_each, inputs[index])
+            y, weight = for_each(targets[index]), for_each(part)
             if self.rows is None:  # one by one: equal members score the same, however many
                 each = [network.outputs(q.mean[None], x[0], q.buffers)[0] for q in members]
             else:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from bayesieve.checks import check_choice
 from bayesieve.core.batch import Metrics
+from bayesieve.core.inputs import one_input
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
 from bayesieve.core.workspace import Workspace
@@ -44,7 +45,9 @@ def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
     def step(index: Tensor) -> Metrics:
         batch = problem.batch(index)
         if problem.augment is not None:
-            batch = batch._replace(x=problem.augment(batch.x, state.generator))
+            batch = batch._replace(
+                x=problem.augment(one_input("Augment", batch.x), state.generator)
+            )
         return engine.step(problem, state, batch)
 
     if problem.device.type != "cuda":

@@ -206,11 +206,15 @@ def test_wrong_inputs_raise():
         predict(posterior, X, n_samples=-1)
     with pytest.raises(ValueError, match="got no inputs"):
         predict(posterior, X[:0])
-    with pytest.raises(TypeError, match="inputs must be a tensor, got ndarray"):
+    with pytest.raises(
+        TypeError, match="x must be a tensor, or a tuple or dict of tensors, got ndarray"
+    ):
         predict(posterior, X.numpy())
     with pytest.raises(TypeError, match=r"inputs are torch.float64 but the weights torch.float32"):
         predict(posterior, X.double())
-    with pytest.raises(ValueError, match=r"fails on inputs of shape \(\d+, 1\): mat1 and mat2"):
+    with pytest.raises(
+        ValueError, match=r"fails on inputs of shape \(\d+, 1\) and torch.float32: mat1 and mat2"
+    ):
         predict(posterior, X[:, :1])
     with pytest.raises(ValueError, match="inputs must be finite; example 2 holds NaN"):
         predict(posterior, X.index_fill(0, torch.tensor(2), torch.nan))

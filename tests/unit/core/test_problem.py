@@ -358,7 +358,7 @@ ONES = torch.ones(4, 2)
 @pytest.mark.parametrize(
     ("likelihood", "x", "y", "error", "message"),
     [
-        (Gaussian(), ONES.numpy(), ONES[:, :1], TypeError, "must be tensors, got ndarray and Tens"),
+        (Gaussian(), ONES.numpy(), ONES[:, :1], TypeError, "or dict of tensors, got ndarray"),
         (Gaussian(), ONES, ONES[:3, :1], ValueError, "same length > 0, got 4 and 3"),
         (Gaussian(), ONES[:0], ONES[:0, :1], ValueError, "same length > 0, got 0 and 0"),
         (Gaussian(), ONES.double(), ONES[:, :1], TypeError, "inputs are torch.float64 but"),
@@ -387,7 +387,7 @@ class Returns(nn.Module):
 @pytest.mark.parametrize(
     ("form", "error", "message"),
     [
-        (lambda y: {"logits": y, "loss": y}, UnsupportedModelError, "got a dict with logits, loss"),
+        (lambda y: {"scores": y, "loss": y}, UnsupportedModelError, "got a dict with scores, loss"),
         (lambda y: (y, y), UnsupportedModelError, "must return one tensor, .* got a tuple"),
         (lambda y: y.sum(), ValueError, r"one row per example, .* got \(\) for 2 examples"),
         (lambda y: y[:1], ValueError, r"one row per example, .* got \(1, 3\) for 2 examples"),

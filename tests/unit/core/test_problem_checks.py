@@ -25,13 +25,6 @@ def quantised():
     return Linear(2, 1)
 
 
-def test_several_inputs_are_answered_with_what_to_do():
-    for x in ((X, X), {"a": X, "b": X}):
-        message = rf"x is a {type(x).__name__} of 2 tensors, .* takes one tensor with the inputs"
-        with pytest.raises(TypeError, match=f"^Problem: {message}"):
-            Problem(nn.Linear(2, 1), Gaussian(), (x, Y))
-
-
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
@@ -97,7 +90,7 @@ class Lookup(nn.Module):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (TwoInputs, "missing 1 required positional argument: 'right'. A model of several inputs"),
+        (TwoInputs, "missing 1 required positional argument: 'right'. Give the inputs of a model"),
         (Lookup, "but it failed: "),
     ],
 )

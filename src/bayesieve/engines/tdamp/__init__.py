@@ -29,6 +29,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_fraction, check_kind, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.inputs import one_input
 from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import DefaultCount, GroupSparse, normal_kl
@@ -205,7 +206,7 @@ class TDAMP:
     ) -> tuple[Message, Tensor]:
         """Score and precision of the batch, (k, d), and its predictive log density, (k,)."""
         layout, k = problem.layout, len(mean)
-        x, lead = batch.x.to(mean.dtype), 2 if batch.per_member else 1
+        x, lead = one_input("TDAMP", batch.x).to(mean.dtype), 2 if batch.per_member else 1
         if state.wiring.layers[0].window is None:
             x = x.flatten(lead)
         means, variances = layout.unflatten(mean), layout.unflatten(var)

@@ -18,6 +18,7 @@ from torch.nn.utils import parametrize, prune
 
 from bayesieve.core.exported import export
 from bayesieve.core.graph import Graph, trace
+from bayesieve.core.inputs import Input, shown
 from bayesieve.core.operations import operation_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compaction.attention import HeadAttention, expand_attention
@@ -25,7 +26,7 @@ from bayesieve.sieve.compaction.lifting import lift, plain_layers
 from bayesieve.sieve.compaction.norms import FoldedLayerNorm
 
 
-def prepare(module: nn.Module, example: Tensor, *, follow_ties: bool = False) -> Graph:
+def prepare(module: nn.Module, example: Input, *, follow_ties: bool = False) -> Graph:
     """Trace a module in eval mode and run it once.
 
     Args:
@@ -34,21 +35,29 @@ def prepare(module: nn.Module, example: Tensor, *, follow_ties: bool = False) ->
         follow_ties: whether an embedding and the linear layer with its weight may shrink.
     """
     try:
-        traced = opened("compact", module)
+        traced = opened("compact", module, example)
     except UnsupportedModelError as error:
         traced = export(error, plain_layers(copy.deepcopy(module)), example).module
     return tidied(traced, example, follow_ties=follow_ties)
 
 
-def opened(who: str, module: nn.Module) -> fx.GraphModule:
-    """Trace a module in eval mode and write out its attention; weights may have any values."""
+def opened(who: str, module: nn.Module, example: Input) -> fx.GraphModule:
+    """Trace a module in eval mode and write out its attention; weights may have any values.
+
+    Raises:
+        UnsupportedModelError: torch.fx cannot trace it; nor does it follow several inputs.
+    """
+    if not isinstance(example, Tensor):
+        raise UnsupportedModelError(
+            f"{who}: torch.export cannot follow {type(module).__name__} on {shown(example)}."
+        )
     module = plain_layers(copy.deepcopy(module))
     traced = trace(who, module, leaves=(HeadAttention, FoldedLayerNorm)).module
     expand_attention(traced)
     return traced
 
 
-def tidied(traced: fx.GraphModule, example: Tensor, *, follow_ties: bool = False) -> Graph:
+def tidied(traced: fx.GraphModule, example: Input, *, follow_ties: bool = False) -> Graph:
     """Run an opened module once on inputs, (n, ...), and tidy its graph."""
     graph = measured(traced, example)
     tidy(traced)
@@ -57,7 +66,7 @@ def tidied(traced: fx.GraphModule, example: Tensor, *, follow_ties: bool = False
     return measured(traced, example, follow_ties=follow_ties)
 
 
-def measured(module: fx.GraphModule, example: Tensor, *, follow_ties: bool = False) -> Graph:
+def measured(module: fx.GraphModule, example: Input, *, follow_ties: bool = False) -> Graph:
     """The graph of a traced module after one run on inputs, (n, ...)."""
     graph = Graph(module, follow_ties=follow_ties)
     try:
@@ -65,8 +74,7 @@ def measured(module: fx.GraphModule, example: Tensor, *, follow_ties: bool = Fal
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")  # torch.fx adds where it was
         raise ValueError(
-            f"compact: the network does not run on an example of shape {tuple(example.shape)} and "
-            f"{example.dtype}: {reason}."
+            f"compact: the network does not run on an example of {shown(example)}: {reason}."
         ) from error
     return graph
 
