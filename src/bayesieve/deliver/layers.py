@@ -273,6 +273,35 @@ def read_layers(who: str, module: nn.Module, shape: Shape, *, calls: bool = Fals
     return reader.layers
 
 
+def as_layer(graph: Graph, node: fx.Node) -> nn.Module | None:
+    """The layer that a node calls, or that computes the same as its function; None if none does."""
+    if node.op == "call_module":
+        return graph.layer(node)
+    name = graph.operation(node).name
+    if name not in _FUNCTIONS:
+        return None
+    kind, names = _FUNCTIONS[name]
+    arguments = dict(zip(names, node.args[1:], strict=False))
+    arguments |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
+    return kind(**arguments)
+
+
+def folded_norm(norm: Any) -> tuple[Tensor, Tensor]:
+    """Factor and shift, (channels,) each, of a BatchNorm in eval mode.
+
+    Example:
+        >>> factor, shift = folded_norm(nn.BatchNorm1d(1, eps=3.0))
+        >>> factor.item(), shift.item()  # 1 / √(1 + 3)
+        (0.5, 0.0)
+    """
+    factor = (norm.running_var.double() + norm.eps).rsqrt()
+    shift = -norm.running_mean.double() * factor
+    if norm.affine:
+        weight, bias = norm.weight.detach().double(), norm.bias.detach().double()
+        factor, shift = factor * weight, shift * weight + bias
+    return factor.float(), shift.float()
+
+
 class _Reader:
     """The layers so far, the node they compute, and the shape of its value."""
 
@@ -314,10 +343,7 @@ class _Reader:
         if layer is not None:
             self._layer(str(node.target), layer)
         elif name in _FUNCTIONS:
-            kind, names = _FUNCTIONS[name]
-            arguments = dict(zip(names, node.args[1:], strict=False))
-            arguments |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
-            self._layer(node.name, kind(**arguments))
+            self._layer(node.name, as_layer(self.graph, node))
         elif name in ("index_select", "getitem"):
             return self._select(node, name)
         elif name == "add":
@@ -331,8 +357,8 @@ class _Reader:
             return name == "identity" or off
         return True
 
-    def _layer(self, name: str, layer: nn.Module) -> None:
-        if type(layer) not in _LAYERS:
+    def _layer(self, name: str, layer: nn.Module | None) -> None:
+        if layer is None or type(layer) not in _LAYERS:
             self._refuse(name, type(layer).__name__)
         _LAYERS[type(layer)](self, name, layer)
 
@@ -352,7 +378,7 @@ class _Reader:
             self._refuse(name, "Conv", f"on inputs of shape {self.shape}")
         if layer.padding_mode != "zeros":
             self._refuse(name, "Conv2d", f"with padding_mode {layer.padding_mode!r}")
-        margins = _margins(layer)
+        margins = margins_of(layer)
         if any(margins):
             self._append(Pad(self.shape, margins))
         weight, bias = layer.weight.detach(), _bias(layer)
@@ -363,12 +389,7 @@ class _Reader:
     def batch_norm(self, name: str, norm: Any) -> None:
         if norm.running_mean is None:
             self._refuse(name, type(norm).__name__, "without running statistics")
-        factor = (norm.running_var.double() + norm.eps).rsqrt()
-        shift = -norm.running_mean.double() * factor
-        if norm.affine:
-            weight, bias = norm.weight.detach().double(), norm.bias.detach().double()
-            factor, shift = factor * weight, shift * weight + bias
-        self._rescale(factor.float(), shift.float())
+        self._rescale(*folded_norm(norm))
 
     def pool(self, name: str, pool: Any) -> None:
         kind = type(pool).__name__
@@ -376,9 +397,9 @@ class _Reader:
             self._refuse(name, kind, f"on inputs of shape {self.shape}")
         if pool.ceil_mode or getattr(pool, "return_indices", False):
             self._refuse(name, kind, "with ceil_mode or return_indices")
-        kernel, stride, padding = (_pair(v) for v in (pool.kernel_size, pool.stride, pool.padding))
+        kernel, stride, padding = (pair(v) for v in (pool.kernel_size, pool.stride, pool.padding))
         if isinstance(pool, nn.MaxPool2d):
-            if _pair(pool.dilation) != (1, 1):
+            if pair(pool.dilation) != (1, 1):
                 self._refuse(name, kind, "with dilation")
             self._append(Pool(self.shape, "max", kernel, stride, padding, math.prod(kernel)))
             return
@@ -388,7 +409,7 @@ class _Reader:
         self._append(Pool(self.shape, "mean", kernel, stride, padding, divisor))
 
     def adaptive_pool(self, name: str, pool: Any) -> None:
-        sides = _pair(pool.output_size)
+        sides = pair(pool.output_size)
         pairs = list(zip(self.shape[1:], sides, strict=False))  # None keeps a side as it is
         if len(self.shape) != 3 or any(n % (m or n) for n, m in pairs):
             why = f"from {self.shape[1:]} to {sides}: sides must divide"
@@ -498,8 +519,8 @@ def _bias(layer: Any) -> Tensor:
     return torch.zeros(len(layer.weight)) if layer.bias is None else layer.bias.detach()
 
 
-def _margins(layer: Any) -> tuple[int, int, int, int]:
-    """Left, right, top, bottom."""
+def margins_of(layer: Any) -> tuple[int, int, int, int]:
+    """Zeros that a convolution adds to an image: left, right, top, bottom."""
     if layer.padding == "valid":
         return (0, 0, 0, 0)
     if layer.padding == "same":
@@ -509,7 +530,8 @@ def _margins(layer: Any) -> tuple[int, int, int, int]:
     return (wide, wide, high, high)
 
 
-def _pair(value: Any) -> tuple[Any, Any]:
+def pair(value: Any) -> tuple[Any, Any]:
+    """A setting for rows and columns, from a pair or one number for both."""
     return tuple(value) if isinstance(value, tuple | list) else (value, value)
 
 

@@ -21,7 +21,6 @@ from bayesieve.deliver.runtime.kernels import (
     KernelUnavailableError,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
-from bayesieve.nets import lenet5_caffe
 from bayesieve.sieve.compact import compact
 from problems import normal, seeded
 
@@ -251,16 +250,6 @@ def test_a_compacted_network_with_selected_features():
     layers = read_layers("test", small, (20,))
     assert any(isinstance(layer, Select) for layer in layers)
     assert relative(as_runtime(small, x)(x), net(x).detach()) < 1e-5
-
-
-def test_convolutions_stay_in_torch():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = lenet5_caffe((1, 28, 28), 10).eval()
-    x = normal(2, 1, 28, 28, seed=1, dtype=torch.float32)
-    made = as_runtime(net, x)
-    assert set(made.zeros) == {"fc1", "out"}
-    assert relative(made(x), net(x).detach()) < 1e-5
 
 
 class _Residual(nn.Module):

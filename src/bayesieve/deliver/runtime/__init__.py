@@ -2,17 +2,19 @@
 
 Zeros in a weight matrix save time only if something skips them, and skipping costs time too. Which
 is faster depends on the network and on the machine. So `as_runtime` measures two candidates at
-batch 1 and 64: the module as it is, and the same network with its Linear layers in a small C kernel
-that is compiled on first use and runs neighbouring layers in one call. Where there is no C
-compiler, SciPy's sparse products take the place of the kernel. `Runtime.plan` says what was chosen
-and how long each candidate took.
+batch 1 and 64: the module as it is, and the same network in small C kernels that are compiled on
+first use: one for Linear layers that follow one another, one for convolutions, pools and residual
+sums of images, each a single call. Where there is no C compiler, SciPy's sparse products take the
+place of the first, and convolutions stay with torch. `Runtime.plan` says what was chosen and how
+long each candidate took.
 
 The result is checked against the module before it is returned. A weight that is 0 is skipped:
 inputs that are infinite or NaN do not spread through it, as they would in a dense product.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import overload
 
@@ -25,8 +27,11 @@ from torch import Tensor, nn
 from bayesieve.assess.costs import BATCHES, median_times, resized
 from bayesieve.checks import check_positive
 from bayesieve.deliver.layers import Activation, Layer, Linear, Select, read_layers
+from bayesieve.deliver.runtime.image_kernels import CompiledImages
+from bayesieve.deliver.runtime.images import read_images
 from bayesieve.deliver.runtime.kernels import (
     Affine,
+    Compiled,
     CompiledLayers,
     KernelUnavailableError,
     library,
@@ -69,7 +74,7 @@ class Runtime:
     Args:
         module: the module it stands for.
         plan: a row for each batch size.
-        zeros: fraction of weights that are 0, by name of each Linear layer that may be sparse.
+        zeros: fraction of weights that are 0, by name of each layer whose zeros can be skipped.
         kernel: "compiled", or why there is no compiled kernel.
     """
 
@@ -124,8 +129,9 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
     """Make the fastest function we know that equals a module, by measurement on this machine.
 
     Args:
-        module: float32 on the CPU, run in eval mode; a copy is taken. Zeros are skipped in layers
-            that follow one another (`nn.Sequential`, or what `compact` returns for one); any other
+        module: float32 on the CPU, run in eval mode; a copy is taken. Zeros are skipped in Linear
+            layers that follow one another (`nn.Sequential`, or what `compact` returns for one) and
+            in networks of images with sums and joins of channels, such as a ResNet; any other
             module runs as it is.
         example: inputs, (n, ...), such as real data: what is measured depends on them.
         threads: how many threads the compiled kernel may split a large batch over. Torch's layers
@@ -155,21 +161,15 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         library()
     except KernelUnavailableError as error:
         kernel = str(error)
-    layers, refusal = list[Layer](), ""
-    try:
-        layers = read_layers("as_runtime", module, shape, calls=True)
-    except UnsupportedModelError as error:
-        refusal = str(error).removeprefix("as_runtime: ").rstrip(".")
     n_bytes = sum(value.nbytes for value in (*module.parameters(), *module.buffers()))
     candidates = {"torch": _Network([module], n_bytes)}
-    if any(isinstance(layer, Linear) for layer in layers):
-        if kernel == "compiled":
-            candidates["kernel"] = _compiled(layers, threads)
-        else:
-            stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
-            linear = (layer for layer in layers if isinstance(layer, Linear))
-            stored = sum(8 * int(layer.weight.count_nonzero()) for layer in linear)
-            candidates["scipy"] = _Network(stages, stored)
+    sparse, refusal = None, ""
+    try:
+        sparse = _skipping(module, example, threads, compiled=kernel == "compiled")
+    except UnsupportedModelError as error:
+        refusal = str(error).removeprefix("as_runtime: ").rstrip(".")
+    if sparse is not None:
+        candidates["kernel" if kernel == "compiled" else "scipy"] = sparse
     functions = {name: network.on_tensor for name, network in candidates.items()}
     measured = median_times(functions, example, rounds=_ROUNDS, clock="cpu")
     plan = []
@@ -180,16 +180,12 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         if refusal:
             reason = f"the module runs as it is: {refusal}"
         elif len(times) == 1:
-            reason = "the module has no Linear layer on flat inputs"
+            reason = "the module has no layer whose zeros can be skipped"
         elif kernel != "compiled":
             reason += f"; no compiled kernel: {kernel}"
         plan.append(Plan(batch, choice, times, reason))
     few, many = (candidates[row.choice] for row in plan)
-    zeros = {
-        layer.name: 1 - int(layer.weight.count_nonzero()) / layer.weight.numel()
-        for layer in layers
-        if isinstance(layer, Linear)
-    }
+    zeros = {} if sparse is None else sparse.zeros
     made = Runtime(module, tuple(plan), zeros, kernel, shape, few, many)
     _verify(made, module, example)
     return made
@@ -199,28 +195,71 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
 
 
 class _Network:
-    """Stages that run one after another; with only compiled layers, arrays go straight to them."""
+    """Stages that run one after another; arrays go straight through stages that are compiled.
+
+    Args:
+        stages: functions of tensors.
+        nbytes: of weights and scratch memory.
+        compiled: the same stages, if the library computes all of them.
+        zeros: fraction of zeros by layer.
+    """
 
     def __init__(
-        self, stages: Sequence[Stage], nbytes: int, only: CompiledLayers | None = None
-    ) -> None:
-        self._stages, self.nbytes, self._only = stages, nbytes, only
+        self, stages: Sequence[Stage], nbytes: int, compiled: Sequence[Compiled] = (),
+        zeros: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        self.stages, self.nbytes, self.compiled = list(stages), nbytes, tuple(compiled)
+        self.zeros = dict(zeros or {})
 
     def on_array(self, x: Floats) -> Floats:
         """Outputs, (n, ...), of inputs, (n, ...)."""
-        if self._only is not None:
-            return self._only(x)
-        return self.on_tensor(torch.from_numpy(x if x.flags.writeable else x.copy())).numpy()
+        if not self.compiled:
+            x = x if x.flags.writeable else x.copy()
+            return self.on_tensor(torch.from_numpy(x)).numpy()
+        for stage in self.compiled:
+            x = stage(x)
+        return x
 
     def on_tensor(self, x: Tensor) -> Tensor:
         """Outputs, (n, ...), of inputs, (n, ...), without gradients."""
         with torch.no_grad():
-            for stage in self._stages:
+            for stage in self.stages:
                 x = stage(x)
         return x
 
 
-def _compiled(layers: Sequence[Layer], threads: int) -> _Network:
+def _skipping(
+    module: nn.Module, example: Tensor, threads: int, *, compiled: bool
+) -> _Network | None:
+    """A module with its zeros skipped; None if no layer has zeros that can be."""
+    if compiled and any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+        with suppress(UnsupportedModelError):
+            return _of_images(module, example, threads)
+    layers = read_layers("as_runtime", module, tuple(example.shape[1:]), calls=True)
+    if not any(isinstance(layer, Linear) for layer in layers):
+        return None
+    return _of_layers(layers, threads) if compiled else _by_scipy(layers)
+
+
+def _of_images(module: nn.Module, example: Tensor, threads: int) -> _Network:
+    """Images in one call of their kernel, then the Linear layers after them."""
+    images = read_images("as_runtime", module, example)
+    first = CompiledImages(images, threads)
+    zeros = {
+        name: _zeros(layer.weight)
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.Conv2d | nn.Linear)
+    }
+    if images.tail is None:
+        shape = (len(images.value.planes), *images.value.size)
+        return _Network([lambda x: first.on_tensor(x).view(-1, *shape)], first.nbytes, (), zeros)
+    layers = read_layers("as_runtime", images.tail, (first.n_outputs,), calls=True)
+    rest = _of_layers(layers, threads)
+    compiled = (first, *rest.compiled) if rest.compiled or not layers else ()
+    return _Network([first.on_tensor, *rest.stages], first.nbytes + rest.nbytes, compiled, zeros)
+
+
+def _of_layers(layers: Sequence[Layer], threads: int) -> _Network:
     """Neighbouring Linear layers in one call of the kernel, everything else in torch."""
     stages, fused = list[Stage](), list[CompiledLayers]()
     for group in _groups(layers):
@@ -229,8 +268,24 @@ def _compiled(layers: Sequence[Layer], threads: int) -> _Network:
             stages.append(fused[-1].on_tensor)
         else:
             stages += group
-    only = fused[0] if len(stages) == len(fused) == 1 else None
-    return _Network(stages, sum(compiled.nbytes for compiled in fused), only)
+    compiled = fused if len(stages) == len(fused) else ()
+    return _Network(stages, sum(one.nbytes for one in fused), compiled, _zeros_by_name(layers))
+
+
+def _by_scipy(layers: Sequence[Layer]) -> _Network:
+    """Linear layers as SciPy's sparse products, everything else in torch."""
+    stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
+    linear = (layer for layer in layers if isinstance(layer, Linear))
+    stored = sum(8 * int(layer.weight.count_nonzero()) for layer in linear)
+    return _Network(stages, stored, (), _zeros_by_name(layers))
+
+
+def _zeros_by_name(layers: Sequence[Layer]) -> dict[str, float]:
+    return {layer.name: _zeros(layer.weight) for layer in layers if isinstance(layer, Linear)}
+
+
+def _zeros(weight: Tensor) -> float:
+    return 1 - int(weight.count_nonzero()) / weight.numel()
 
 
 def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:

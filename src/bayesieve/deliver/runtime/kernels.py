@@ -1,4 +1,4 @@
-"""The compiled kernel: kernel.c, built once with the system's C compiler, in the user's cache.
+"""Compiled kernels: layers.c and images.c, built once with the system's C compiler, and cached.
 
 The library is named by a hash of the text, the compiler and the processor, since it is compiled
 for the processor at hand: a home folder shared by machines holds one library for each. The folder
@@ -15,7 +15,7 @@ import stat
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -32,7 +32,8 @@ from bayesieve.files import write_atomically
 
 Floats = NDArray[np.float32]
 BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
-ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  # as in kernel.c
+ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  # as in layers.c
+_TEXTS = ("layers.c", "images.c")  # one after another: the second uses types of the first
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
 _QUIET = ("-Wno-psabi",)
@@ -44,22 +45,23 @@ class KernelUnavailableError(Exception):
     """There is no compiled kernel here; the message says why."""
 
 
-def _fields(kind: type, names: str) -> list[tuple[str, type]]:
+def fields(kind: type, names: str) -> list[tuple[str, type]]:
+    """Fields of a C structure that have one type."""
     return [(name, kind) for name in names.split()]
 
 
-class _Layer(ctypes.Structure):  # as in kernel.c
+class _Layer(ctypes.Structure):  # as in layers.c
     _fields_ = (
-        *_fields(ctypes.c_int64, "n_in n_out activation"),
-        *_fields(ctypes.c_double, "slope"),
-        *_fields(ctypes.c_void_p, "start column value bias from row weight dense"),
+        *fields(ctypes.c_int64, "n_in n_out activation"),
+        *fields(ctypes.c_double, "slope"),
+        *fields(ctypes.c_void_p, "start column value bias from row weight dense"),
     )
 
 
-class _Network(ctypes.Structure):  # as in kernel.c
+class _Network(ctypes.Structure):  # as in layers.c
     _fields_ = (
-        *_fields(ctypes.c_int64, "n_layers n_features n_used n_outputs width"),
-        *_fields(ctypes.c_void_p, "used layers"),
+        *fields(ctypes.c_int64, "n_layers n_features n_used n_outputs width"),
+        *fields(ctypes.c_void_p, "used layers"),
     )
 
 
@@ -79,7 +81,74 @@ class Affine(NamedTuple):
     slope: float = 0.0
 
 
-class CompiledLayers:
+class Compiled:
+    """A function on batches of rows that one call of the compiled library computes.
+
+    Every step of a call counts: one example takes the C code only a few microseconds.
+
+    Args:
+        run: takes a description, the number of rows, their address, that of the output and scratch.
+        described: what `run` reads; it must live as long as this object.
+        n_outputs: floats of an output row.
+        n_scratch: floats of scratch memory, which are 0 at first.
+        threads: how many threads share a batch.
+        block: examples that `run` handles at once.
+    """
+
+    def __init__(
+        self, run: Callable[..., None], described: ctypes.Structure, n_outputs: int,
+        n_scratch: int, threads: int, *, block: int,
+    ) -> None:  # fmt: skip
+        self._run, self._described_by, self.n_outputs = run, described, n_outputs
+        self._pointer = ctypes.addressof(described)
+        self._n_scratch, self._threads, self._block = n_scratch, threads, block
+        self._local = threading.local()
+        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
+
+    def __call__(self, x: Floats) -> Floats:
+        """Outputs, (n, n_outputs), of inputs, (n, ...)."""
+        if not x.flags.c_contiguous:
+            x = np.ascontiguousarray(x)
+        if self._pool is not None and len(x) >= 2 * self._block:
+            return self._split(x)
+        return self._at(_address(x) if len(x) and x.flags.writeable else x.ctypes.data, len(x))
+
+    def on_tensor(self, x: Tensor) -> Tensor:
+        """The same on a tensor."""
+        x = x.contiguous()
+        if self._pool is not None and len(x) >= 2 * self._block:
+            return torch.from_numpy(self._split(x.numpy()))
+        return torch.from_numpy(self._at(x.data_ptr(), len(x)))
+
+    def _at(self, address: int, n: int) -> Floats:
+        """Outputs of n contiguous input rows at an address in memory."""
+        out = np.empty((n, self.n_outputs), np.float32)
+        if n == 0:
+            return out
+        try:
+            scratch = self._local.scratch
+        except AttributeError:
+            scratch = self._make_scratch()
+        self._run(self._pointer, n, address, _address(out), scratch)
+        return out
+
+    def _split(self, x: Floats) -> Floats:
+        """Whole blocks to each thread, so that results do not depend on their number."""
+        assert self._pool is not None
+        size = self._block * -(-len(x) // (self._block * self._threads))
+        blocks = [x[first : first + size] for first in range(0, len(x), size)]
+        run = self._pool.map(lambda block: self._at(block.ctypes.data, len(block)), blocks)
+        return np.concatenate(list(run))
+
+    def _make_scratch(self) -> int:
+        """One aligned buffer per thread, so that threads may call at the same time."""
+        memory = np.zeros(4 * self._n_scratch + 64, np.uint8)
+        self._local.memory = memory
+        self._local.scratch = -(-memory.ctypes.data // 64) * 64
+        return int(self._local.scratch)
+
+
+class CompiledLayers(Compiled):
     """Sparse affine layers that run as one call of the compiled kernel.
 
     Args:
@@ -99,75 +168,27 @@ class CompiledLayers:
         selected: NDArray[np.int64] | None = None,
         threads: int = 1,
     ) -> None:
-        self._run = library().bayesieve_run
         layers, used = _used_features(_by_length(layers), selected, n_features)
-        n_used = layers[0].weight.shape[1]
-        self.n_features, self.n_outputs = n_features, len(layers[-1].bias)
+        n_used, n_outputs = layers[0].weight.shape[1], len(layers[-1].bias)
         self._kept: list[NDArray[np.generic]] = [] if used is None else [used]  # C points into them
         self._width = max(n_used, *(len(layer.bias) for layer in layers))
         self._layers = (_Layer * len(layers))(*(self._described(layer) for layer in layers))
-        self._network = _Network(
+        network = _Network(
             len(layers),
             n_features,
             n_used,
-            self.n_outputs,
+            n_outputs,
             self._width,
             None if used is None else used.ctypes.data,
             ctypes.addressof(self._layers),
         )
-        self._pointer = ctypes.addressof(self._network)
-        self._local = threading.local()
-        self._threads = threads
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-
-    # Every step of a call counts: one example takes the C code only a few microseconds.
-
-    def __call__(self, x: Floats) -> Floats:
-        """Outputs, (n, n_outputs), of inputs, (n, n_features) or (n, ...)."""
-        if not x.flags.c_contiguous:
-            x = np.ascontiguousarray(x)
-        if self._pool is not None and len(x) >= 2 * BLOCK:
-            return self._split(x)
-        return self._at(_address(x) if len(x) and x.flags.writeable else x.ctypes.data, len(x))
-
-    def on_tensor(self, x: Tensor) -> Tensor:
-        """The same on a tensor."""
-        x = x.contiguous()
-        if self._pool is not None and len(x) >= 2 * BLOCK:
-            return torch.from_numpy(self._split(x.numpy()))
-        return torch.from_numpy(self._at(x.data_ptr(), len(x)))
-
-    def _at(self, address: int, n: int) -> Floats:
-        """Outputs of n contiguous input rows at an address in memory."""
-        out = np.empty((n, self.n_outputs), np.float32)
-        if n == 0:
-            return out
-        try:
-            scratch = self._local.scratch
-        except AttributeError:
-            scratch = self._make_scratch()
-        self._run(self._pointer, n, address, _address(out), scratch)
-        return out
-
-    def _split(self, x: Floats) -> Floats:
-        """Whole blocks to each thread, so that results do not depend on their number."""
-        assert self._pool is not None
-        size = BLOCK * -(-len(x) // (BLOCK * self._threads))
-        blocks = [x[first : first + size] for first in range(0, len(x), size)]
-        run = self._pool.map(lambda block: self._at(block.ctypes.data, len(block)), blocks)
-        return np.concatenate(list(run))
+        super().__init__(library().bayesieve_run, network, n_outputs, 2 * self._width * BLOCK,
+                         threads, block=BLOCK)  # fmt: skip
 
     @property
     def nbytes(self) -> int:
         """Bytes of the stored weights and of one thread's scratch memory."""
         return sum(array.nbytes for array in self._kept) + 8 * self._width * BLOCK
-
-    def _make_scratch(self) -> int:
-        """One aligned buffer per thread, so that threads may call at the same time."""
-        memory = np.zeros(2 * self._width * BLOCK * 4 + 64, np.uint8)
-        self._local.memory = memory
-        self._local.scratch = -(-memory.ctypes.data // 64) * 64
-        return int(self._local.scratch)
 
     def _described(self, layer: Affine) -> _Layer:
         by_output, by_input = layer.weight, layer.weight.tocsc()
@@ -234,14 +255,16 @@ def library() -> ctypes.CDLL:
         loaded = ctypes.CDLL(str(file))
     except OSError as error:
         raise KernelUnavailableError(f"the compiled kernel does not load: {error}") from error
-    loaded.bayesieve_run.restype = None
     pointer = ctypes.c_void_p
-    loaded.bayesieve_run.argtypes = (pointer, ctypes.c_int64, pointer, pointer, pointer)
+    for function in (loaded.bayesieve_run, loaded.bayesieve_images):
+        function.restype = None
+        function.argtypes = (pointer, ctypes.c_int64, pointer, pointer, pointer)
     return loaded
 
 
 def _source() -> str:
-    return (resources.files("bayesieve.deliver.runtime") / "kernel.c").read_text(encoding="utf-8")
+    folder = resources.files("bayesieve.deliver.runtime")
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in _TEXTS)
 
 
 def _private_folder(folder: Path) -> Path:

@@ -1,0 +1,160 @@
+/* Sparse convolutions of images, one after another, in one call.
+ *
+ * A value is a stack of planes, each an image with a margin of zeros, so that padding costs nothing.
+ * A convolution computes a tile of an output plane at a time: the tile stays in registers while
+ * every kept weight of that output channel adds its factor times a shifted window of an input plane.
+ * A zero costs nothing. Windows of a strided convolution would not be contiguous: its input is first
+ * copied with the columns of each remainder side by side ("unzipped").
+ */
+
+typedef float eight __attribute__((vector_size(32)));
+typedef float loose8 __attribute__((vector_size(32), aligned(4)));
+
+typedef struct {
+  int64_t height, width; /* of an image without margins */
+  int64_t row, plane;    /* floats from a row to the next, from a plane to the next */
+  int64_t at;            /* float in the scratch memory where the first image begins */
+} image;
+
+typedef struct {
+  int64_t kind; /* 0 convolution, 1 largest of a window, 2 mean of a window, 3 unzip columns */
+  image out;
+  int64_t n_out;          /* planes made; planes read, of 3 */
+  int64_t in_row;         /* floats from a row of the input to the next */
+  int64_t down, across;   /* rows and columns from a window to the next */
+  int64_t high, wide;     /* of a window that is pooled */
+  int64_t activation, lanes;
+  double slope, divisor;  /* of the leaky ReLU, of a mean */
+  const int32_t *start;   /* 0: n_out + 1, the weights of each plane; else where planes begin */
+  const int32_t *offset;  /* of each weight: the float it meets for the output at (0, 0) */
+  const float *weight;
+  const float *bias;      /* n_out */
+  const int32_t *added;   /* n_out: where the plane to add begins, or -1; or NULL */
+} step;
+
+typedef struct {
+  int64_t n_steps, n_planes, n_features; /* planes of the input, floats of the output */
+  image in;
+  const step *steps;
+  const int32_t *gathered; /* n_features places in the scratch memory */
+} program;
+
+#define TILE(NAME, VECTOR, LOOSE, SIZE, ROWS, COLUMNS)                                       \
+  static void NAME(const step *s, const float *in, float *out, const float *added,           \
+                   int32_t from, int32_t to, float bias) {                                   \
+    VECTOR sum[ROWS * COLUMNS];                                                              \
+    const int64_t below = s->down * s->in_row;                                               \
+    for (int i = 0; i < ROWS * COLUMNS; i++) sum[i] = (VECTOR){0} + bias;                    \
+    for (int32_t k = from; k < to; k++) {                                                    \
+      const float *x = in + s->offset[k];                                                    \
+      const float w = s->weight[k];                                                          \
+      for (int r = 0; r < ROWS; r++)                                                         \
+        for (int c = 0; c < COLUMNS; c++)                                                    \
+          sum[r * COLUMNS + c] += w * *(const LOOSE *)(x + r * below + c * SIZE);            \
+    }                                                                                        \
+    if (added)                                                                               \
+      for (int r = 0; r < ROWS; r++)                                                         \
+        for (int c = 0; c < COLUMNS; c++)                                                    \
+          sum[r * COLUMNS + c] += *(const LOOSE *)(added + r * s->out.row + c * SIZE);       \
+    if (s->activation == 1)                                                                  \
+      for (int i = 0; i < ROWS * COLUMNS; i++)                                               \
+        sum[i] = (VECTOR)((__typeof__(sum[i] < 0))sum[i] & ~(sum[i] < 0));                   \
+    for (int r = 0; r < ROWS; r++)                                                           \
+      for (int c = 0; c < COLUMNS; c++)                                                      \
+        *(LOOSE *)(out + r * s->out.row + c * SIZE) = sum[r * COLUMNS + c];                  \
+  }
+
+#define TILES(ROWS, COLUMNS)                                                                 \
+  TILE(tile8_##ROWS##_##COLUMNS, eight, loose8, 8, ROWS, COLUMNS)                            \
+  TILE(tile16_##ROWS##_##COLUMNS, vec, loose, 16, ROWS, COLUMNS)
+
+TILES(8, 1) TILES(4, 1) TILES(1, 1) TILES(4, 2) TILES(1, 2) TILES(4, 3) TILES(1, 3)
+
+typedef void (*tile)(const step *, const float *, float *, const float *, int32_t, int32_t, float);
+
+static void convolve(const step *s, float *scratch) {
+  static const tile by8[3][3] = {{tile8_1_1, tile8_1_2, tile8_1_3},
+                                 {tile8_4_1, tile8_4_2, tile8_4_3}, {tile8_8_1, 0, 0}};
+  static const tile by16[3][3] = {{tile16_1_1, tile16_1_2, tile16_1_3},
+                                  {tile16_4_1, tile16_4_2, tile16_4_3}, {tile16_8_1, 0, 0}};
+  const int64_t height = s->out.height, width = s->out.width, lanes = s->lanes;
+  const int64_t vectors = (width + lanes - 1) / lanes; /* in a row */
+  const int64_t columns = vectors % 3 == 0 ? 3 : vectors % 2 == 0 ? 2 : 1;
+  const int64_t tall = columns == 1 && height >= 8 ? 8 : height >= 4 ? 4 : 1;
+  const tile run = (lanes == 16 ? by16 : by8)[tall == 8 ? 2 : tall == 4][columns - 1];
+  for (int64_t top = 0; top < height; top += tall) {
+    const int64_t y = top + tall > height ? height - tall : top; /* the last tile may overlap */
+    const float *in = scratch + y * s->down * s->in_row;
+    for (int64_t o = 0; o < s->n_out; o++) {
+      float *to = scratch + s->out.at + o * s->out.plane + y * s->out.row;
+      const float *added = 0;
+      if (s->added && s->added[o] >= 0) added = scratch + s->added[o] + y * s->out.row;
+      for (int64_t x = 0; x < vectors * lanes; x += columns * lanes)
+        run(s, in + x, to + x, added ? added + x : 0, s->start[o], s->start[o + 1], s->bias[o]);
+      for (int64_t r = 0; r < tall; r++, to += s->out.row) {
+        if (s->activation > 1)
+          for (int64_t x = 0; x < width; x++)
+            to[x] = activate(to[x], s->activation, (float)s->slope);
+        for (int64_t x = width; x < vectors * lanes; x++) to[x] = 0; /* the margin stays 0 */
+      }
+    }
+  }
+}
+
+static inline float larger(float a, float b) { return a > b || a != a ? a : b; } /* NaN wins */
+
+static void pool(const step *s, float *scratch) {
+  const int64_t width = s->out.width, row = s->in_row;
+  const int64_t pairs = s->kind == 1 && s->high == 2 && s->wide == 2 && s->across == 2;
+  for (int64_t o = 0; o < s->n_out; o++) {
+    const float *from = scratch + s->start[o];
+    float *to = scratch + s->out.at + o * s->out.plane;
+    for (int64_t y = 0; y < s->out.height; y++, from += s->down * row, to += s->out.row) {
+      for (int64_t x = 0; pairs && x < width; x++) {
+        const float *a = from + 2 * x, *b = a + row;
+        to[x] = larger(larger(a[0], a[1]), larger(b[0], b[1]));
+      }
+      for (int64_t x = 0; !pairs && x < width; x++) {
+        const float *window = from + x * s->across;
+        float result = s->kind == 1 ? window[0] : 0;
+        for (int64_t i = 0; i < s->high; i++, window += row)
+          for (int64_t j = 0; j < s->wide; j++)
+            result = s->kind == 1 ? larger(window[j], result) : result + window[j];
+        to[x] = s->kind == 1 ? result : result / (float)s->divisor;
+      }
+    }
+  }
+}
+
+/* each plane that is read becomes `across` planes: its columns by their remainder */
+static void unzip(const step *s, float *scratch) {
+  const int64_t n = s->across;
+  for (int64_t o = 0; o < s->n_out; o++)
+    for (int64_t y = 0; y < s->out.height; y++) {
+      const float *from = scratch + s->start[o] + y * s->in_row;
+      float *to = scratch + s->out.at + o * n * s->out.plane + y * s->out.row;
+      float *odd = to + s->out.plane;
+      for (int64_t x = 0; n == 2 && x < s->out.width; x++)
+        to[x] = from[2 * x], odd[x] = from[2 * x + 1];
+      for (int64_t j = 0; n > 2 && j < n; j++)
+        for (int64_t x = 0; x < s->out.width; x++) to[j * s->out.plane + x] = from[n * x + j];
+    }
+}
+
+/* x is (n, planes, height, width), out (n, n_features); margins in scratch are 0 */
+void bayesieve_images(const program *p, int64_t n, const float *x, float *out, float *scratch) {
+  for (int64_t i = 0; i < n; i++, out += p->n_features) {
+    for (int64_t c = 0; c < p->n_planes; c++)
+      for (int64_t y = 0; y < p->in.height; y++, x += p->in.width) {
+        float *to = scratch + p->in.at + c * p->in.plane + y * p->in.row;
+        for (int64_t j = 0; j < p->in.width; j++) to[j] = x[j];
+      }
+    for (int64_t k = 0; k < p->n_steps; k++) {
+      const step *s = p->steps + k;
+      if (s->kind == 0) convolve(s, scratch);
+      else if (s->kind == 3) unzip(s, scratch);
+      else pool(s, scratch);
+    }
+    for (int64_t f = 0; f < p->n_features; f++) out[f] = scratch[p->gathered[f]];
+  }
+}
