@@ -38,6 +38,10 @@ class DamagedFileError(BayesieveError, ValueError):
     """A saved posterior, bundle or run cannot be read as what it should be."""
 
 
+class LostRankError(BayesieveError):
+    """Another process of a run that several share has ended."""
+
+
 class InUseError(BayesieveError):
     """Another process is writing into the same folder."""
 

@@ -45,6 +45,26 @@ _HERE, _SWAP = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux; RENAME_SWAP of 
 _NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # of a system that cannot exchange names
 
 
+def is_shared() -> bool:
+    """Whether `torchrun` started this process and others for one run.
+
+    Example:
+        >>> is_shared()
+        False
+    """
+    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def rank_of_process() -> int:
+    """The number of this process among those of one run, of which 0 alone writes files.
+
+    Example:
+        >>> rank_of_process()
+        0
+    """
+    return int(os.environ["RANK"]) if is_shared() else 0
+
+
 def write_atomically(path: Path | str, content: Content) -> Path:
     r"""Write a file: after a crash the path holds the old content or the new, never a mixture.
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bayesieve.files import rank_of_process
 from bayesieve.runs.text import quality_header, quality_row
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -26,7 +27,7 @@ def remarks_shown() -> Iterator[None]:
     logger = logging.getLogger("bayesieve.runs")
     level, handler = logger.level, logging.StreamHandler(sys.stderr)
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.WARNING if rank_of_process() else logging.INFO)
     try:
         yield
     finally:

@@ -13,6 +13,8 @@ import typer
 from bayesieve.cli import ended_at_once
 from bayesieve.cli.console import JsonFlag, print_json
 from bayesieve.engines.recipes import flag_name
+from bayesieve.errors import UsageError
+from bayesieve.files import is_shared, rank_of_process
 from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
 from bayesieve.runs.options import Options
 
@@ -44,7 +46,14 @@ def command(
             asked = options.of(**{k: v for k, v in values.items() if v is not None and v != []})
             with ended_at_once():
                 options.load()
+            if is_shared() and show.__name__ != "train":
+                raise UsageError(
+                    f"{show.__name__}: only `train` divides its work among the processes of "
+                    "torchrun; start this command without it."
+                )
             result = asked()
+            if rank_of_process() > 0:
+                return  # the first process tells the result
             if json:
                 print_json(result)
             else:

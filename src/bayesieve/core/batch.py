@@ -19,7 +19,8 @@ class Batch(NamedTuple):
 
     x has shape (n, ...) (or each of its tensors has), y (n,) or (n, m), weight (n,) or None (all
     1). With `per_member` all carry a leading axis of k and each model of a population sees its own
-    rows.
+    rows. `n_shared` counts the examples of a step that several processes share; None where these
+    are all.
 
     Example:
         >>> Batch(torch.zeros(5, 3), torch.zeros(5)).n
@@ -30,11 +31,17 @@ class Batch(NamedTuple):
     y: Tensor
     per_member: bool = False
     weight: Tensor | None = None
+    n_shared: int | None = None
 
     @property
     def n(self) -> int:
         """Examples per model."""
         return self.y.shape[1] if self.per_member else self.y.shape[0]
+
+    @property
+    def n_step(self) -> int:
+        """Examples per model of the whole step, those of other processes included."""
+        return self.n if self.n_shared is None else self.n_shared
 
     def parts(self, most: int | None) -> list["Batch"]:
         """The batch as micro-batches of nearly one size, `most` examples at most; None: whole.

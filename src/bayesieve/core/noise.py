@@ -106,7 +106,7 @@ def _shift(x: Tensor, places: int) -> Tensor:
 
 
 def draw_weights(
-    problem: "Problem", state: Any, *, local: bool, ratio: Tensor | None = None
+    problem: "Problem", state: Any, *, local: bool, ratio: Tensor | None = None, own: bool = True
 ) -> "Draw":
     """Draw w = r (m + s ε), 0 where pruned; r m and r s themselves for noise on activations.
 
@@ -115,12 +115,17 @@ def draw_weights(
         state: m, (k, d), is its `mean`, and log s, (k, n), its `log_std`.
         local: whether layers add the noise to their activations.
         ratio: r of each group of the state's `groups`, (k, G); None for 1.
+        own: whether each of the processes that share a step may draw its own weights; the means of
+            their gradients must then be all that the engine needs.
     """
     drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
     if local:
         problem.kernel(_spread_)(state, drawn, ratio, masks[0])
     else:
-        noise = fresh_noise(problem, state.log_std, state.generator)
+        source, sharing = state.generator, problem.execution.sharing
+        if sharing is not None and sharing.own_noise and own:
+            source, drawn.centre = sharing.noise, _centre(state, ratio, masks[0])
+        noise = fresh_noise(problem, state.log_std, source)
         parts = problem.execution.parts(state.mean, state.log_std.shape[1])
         if ratio is not None:  # of groups, which parts would cut
             parts = [slice(0, state.mean.shape[1])]
@@ -145,6 +150,15 @@ def draw_weights_(
         weights[:, n:] = mean[:, n:]
     if keep is not None:
         weights.mul_(keep[:, part])
+
+
+def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:
+    """What draws spread around: r m of the weights with a posterior, (k, n), 0 where not kept."""
+    n = state.log_std.shape[1]
+    centre: Tensor = state.mean[:, :n]
+    if ratio is not None:
+        centre = centre * state.groups.to_entries(ratio)
+    return centre if keep is None else centre * keep[:, :n]
 
 
 def _spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:

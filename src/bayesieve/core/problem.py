@@ -205,7 +205,8 @@ class Problem:
         space = self.workspace(len(w))
         if w.data_ptr() != space.weights.data_ptr():
             space.weights.copy_(w)
-        value = space.value_and_grad(batch, self.n_data / batch.n)
+        value = space.value_and_grad(batch, self.n_data / batch.n_step)
+        self._sum_(space, batch, value, space.grads)
         self.execution.clip_(self.n_data, space.grads)
         return value, space.grads
 
@@ -214,12 +215,30 @@ class Problem:
 
         Noise on activations comes from the generator.
         """
-        if draw.stds is None or draw.std_grads is None:
+        scale = self.n_data / batch.n_step
+        if draw.stds is not None and draw.std_grads is not None:
+            space = self.workspace(len(draw.weights), local=True)
+            source = self.execution.source(generator)
+            value = space.local_value_and_grad(batch, scale, source)
+            self._sum_(space, batch, value, draw.grads, draw.std_grads)
+            self.execution.clip_(self.n_data, draw.grads, draw.std_grads)
+            return value
+        if draw.centre is None:
             return self.value_and_grad(draw.weights, batch)[0]
-        space = self.workspace(len(draw.weights), local=True)
-        value = space.local_value_and_grad(batch, self.n_data / batch.n, generator)
-        self.execution.clip_(self.n_data, draw.grads, draw.std_grads)
+        space, n = self.workspace(len(draw.weights)), draw.centre.shape[1]
+        value = space.value_and_grad(batch, scale)
+        draw.spread_grads = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)
+        self._sum_(space, batch, value, draw.grads, draw.spread_grads)
+        self.execution.clip_(self.n_data, draw.grads, along=draw.spread_grads)
         return value
+
+    def _sum_(self, space: Workspace, batch: Batch, *tensors: Tensor) -> None:
+        """Sum tensors over the processes that share a batch, and average running statistics."""
+        if self.execution.sharing is None:
+            return
+        buffers = space.all_buffers()
+        statistics = [buffers[name].mul_(batch.n / batch.n_step) for name in space.norm_names]
+        self.execution.sharing.sum_(*tensors, *statistics)
 
     def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The elementwise function, compiled when the run compiles."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -40,6 +40,24 @@ _PART = 1 << 16  # weights
 _REHEARSED = 1000  # parts at most, on the meta device
 
 
+class Sharing(Protocol):
+    """Processes that share the examples of every step; `training.distributed.Ranks` are some."""
+
+    @property
+    def noise(self) -> Generator:
+        """Source of what each process draws for itself: noise of weights and of activations."""
+
+    @property
+    def own_noise(self) -> bool:
+        """Whether each process draws weights of its own."""
+
+    def part(self, index: Tensor) -> Tensor:
+        """The places, of those of a step, (n,) or (k, n), that this process takes."""
+
+    def sum_(self, *tensors: Tensor) -> None:
+        """Replace each tensor by its sum over the processes, all in one message."""
+
+
 @dataclass(eq=False)
 class Execution:
     """How the steps of a run are computed.
@@ -52,6 +70,7 @@ class Execution:
         micro_batch: most examples that go through the network at once; the gradients of the parts
             of a batch are added. None takes the batch whole.
         network_compiled: whether the network of one model is compiled too.
+        sharing: the processes that share the examples of a step; None for one process.
 
     Example:
         >>> grad = torch.tensor([[3.0, 4.0]])
@@ -66,6 +85,7 @@ class Execution:
     clip_norm: float | None = None
     micro_batch: int | None = None
     network_compiled: bool = False
+    sharing: Sharing | None = None
     _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
 
     def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,14 +111,21 @@ class Execution:
         starts = [*range(0, n, size), *range(n, d, size)]
         return [slice(a, b) for a, b in pairwise([*starts, d])]
 
-    def clip_(self, n_data: int, *grads: Tensor) -> None:
-        """Scale gradients, each (k, d), so that their joint norm per example is <= clip_norm."""
+    def clip_(self, n_data: int, *grads: Tensor, along: Tensor | None = None) -> None:
+        """Scale gradients, each (k, d), so that their joint norm per example is <= clip_norm.
+
+        What comes `along`, (k, n), is scaled by the same factor.
+        """
         if self.clip_norm is None:
             return
         square = torch.stack([grad.square().sum(1) for grad in grads]).sum(0)
         factor = (self.clip_norm * n_data / square.sqrt()).clamp(max=1)[:, None]
-        for grad in grads:
+        for grad in grads if along is None else (*grads, along):
             grad.mul_(factor)
+
+    def source(self, generator: Generator) -> Generator:
+        """Where a step draws what its processes need not share; `generator` in one process."""
+        return generator if self.sharing is None else self.sharing.noise
 
 
 def evaluate_in(
@@ -167,12 +194,18 @@ class Draw:
 
     With noise on activations `weights` has the means and `stds` the standard deviations of layers
     that add it; both are None otherwise. All are (k, d).
+
+    Where every process draws weights of its own, `centre` is what they spread around, (k, n) of the
+    Bayesian ones, and `spread_grads` the sum over the processes of grads · (weights - centre): a
+    mean of gradients does not say it.
     """
 
     weights: Tensor
     grads: Tensor
     stds: Tensor | None = None
     std_grads: Tensor | None = None
+    centre: Tensor | None = None
+    spread_grads: Tensor | None = None
 
 
 class Workspace:

@@ -87,9 +87,10 @@ class FlatVI:
 
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""
-        draw = draw_weights(problem, state, local=bool(self.local))  # w = m + s ε
+        exact = isinstance(self.prior, Normal)  # else all processes see the prior at one draw
+        draw = draw_weights(problem, state, local=bool(self.local), own=exact)  # w = m + s ε
         log_lik = problem.gradient_(draw, batch, state.generator)
-        if isinstance(self.prior, Normal):
+        if exact:
             variational.adam_step_(problem, state, draw, constant_precision)
         else:  # the prior at the draw: [Saha], eq. 3.16
             variational.adam_step_(problem, state, draw, mixture_precision, at_draw=True)

@@ -155,6 +155,7 @@ class SBNN:
     def _proximal_step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Gradient step on the data term, then the prior's proximal step; in place."""
         draw = problem.workspace(len(state.mean)).draw
+        # One noise for all processes that share the step: the update needs it beside the gradient.
         noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
         everything = slice(0, state.mean.shape[1])
         draw_weights_(state, draw, noise, None, state.controls.factors[0], everything)

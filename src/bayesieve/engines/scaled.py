@@ -120,13 +120,17 @@ def _move_(
     kept = data if keep is None else data * keep[:, :n]
     ratio, width = groups.to_entries(scales)
     data_mean = kept * ratio
-    if drawn.stds is None:
+    if drawn.stds is None and drawn.spread_grads is None:
         weights = drawn.weights[:, :n]  # 0 where not kept
         data_log_std = kept * (weights - ratio * mean)
         pull = groups.total(data * weights)
     else:
-        assert drawn.std_grads is not None
-        data_log_std = drawn.std_grads[:, :n] * drawn.stds[:, :n]
+        if drawn.spread_grads is not None:  # sums over processes, as all that follows from them
+            data_log_std = drawn.spread_grads
+        else:
+            assert drawn.stds is not None
+            assert drawn.std_grads is not None
+            data_log_std = drawn.std_grads[:, :n] * drawn.stds[:, :n]
         pull = groups.total(data_mean * mean + data_log_std)
     variance, precision = (2 * state.log_std).exp(), 1 / width.square()
     excess = 1 - precision * (mean.square() + variance)

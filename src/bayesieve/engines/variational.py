@@ -147,7 +147,10 @@ def _pulls(
         shift = drawn.weights[:, bayesian] - mean
         if keep is not None:
             shift = shift * keep[:, : mean.shape[1]]
-        data_log_std = drawn.grads[:, bayesian] * shift
+        if drawn.spread_grads is None:
+            data_log_std = drawn.grads[:, bayesian] * shift
+        else:  # the sum over processes
+            data_log_std = drawn.spread_grads[:, bayesian]
     else:
         assert drawn.std_grads is not None
         data_log_std = drawn.std_grads[:, bayesian] * drawn.stds[:, bayesian]

@@ -16,6 +16,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
 from bayesieve.errors import UnsupportedModelError, UsageError
+from bayesieve.files import is_shared, rank_of_process
 from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_it_takes
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
@@ -57,11 +58,18 @@ def train(asked: Train) -> dict[str, Any]:
     base = folder.read_config() if resume else None
     wanted = from_keywords(asked.settings, base if config is None else as_config(config))
     check_named(asked, wanted, folder if resume else None)
-    if not (resume or dry_run):
-        folder.check_free(inputs_of(wanted), force=asked.force)
+    if wanted.training.distill is not None and is_shared():
+        raise UsageError("--distill trains teachers first; start it without torchrun.")
     if resume and folder.finished:
         note(f"{folder.path} is finished already.")
         return folder.read("metrics.json")
+    if rank_of_process() > 0 and not dry_run:  # the first process reads and writes for all
+        plan = make_plan(wanted)
+        n_models, problem = plan.config.training.n_models or 1, plan.problem.to(plan.device)
+        fit_plan(plan, problem, n_models, validation=plan.validation)
+        return {}
+    if not (resume or dry_run):
+        folder.check_free(inputs_of(wanted), force=asked.force)
     plan = make_plan(wanted)
     need = _memory_of(plan) if dry_run or is_large(plan) else None
     if dry_run:

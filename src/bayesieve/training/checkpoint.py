@@ -259,14 +259,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 @contextmanager
-def interruptible(folder: Path | None) -> Iterator[list[int]]:
-    """Catch SIGINT and SIGTERM inside the block; only where there is something to save.
+def interruptible(*, caught: bool) -> Iterator[list[int]]:
+    """Catch SIGINT and SIGTERM inside the block if asked: where there is something to save.
 
     Yields a list, to which the numbers of the signals that arrive are added. Signal handlers can be
     set in the main thread alone; elsewhere the list stays empty.
     """
     arrived: list[int] = []
-    if folder is None or threading.current_thread() is not threading.main_thread():
+    if not caught or threading.current_thread() is not threading.main_thread():
         yield arrived
         return
 

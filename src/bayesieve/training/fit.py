@@ -22,6 +22,7 @@ from bayesieve.engines import Engine, recipes
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
 from bayesieve.training.checkpoint import OTHER_DATA, check_resumable, has_checkpoint
+from bayesieve.training.distributed import join
 from bayesieve.training.lock import folder_locked
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
@@ -178,7 +179,8 @@ def fit(
     """Learn the posterior of a problem with an engine.
 
     Settings left out, those of the engine too, are the recommended ones for the task and the size
-    of the data (`engines.recipes`). Fits in several threads take turns (`core.turns`).
+    of the data (`engines.recipes`). Fits in several threads take turns (`core.turns`). Processes
+    that `torchrun` started share the batches of one fit (`training.distributed`).
 
     Args:
         problem: network, likelihood and data, on the device to train on (`problem.to`).
@@ -223,16 +225,19 @@ def fit(
     if validation is not None:
         validation.check(problem, n_models)
     size, engine, schedule = _recommended(problem, engine, schedule, epochs, steps, batch_size)
-    folder = None if folder is None else Path(folder)
+    ranks = join(problem.device)
+    folder = None if folder is None or (ranks is not None and ranks.rank > 0) else Path(folder)
     if resume not in (True, False, OTHER_DATA):
         raise ValueError(f'fit: resume must be True, False or "{OTHER_DATA}", got {resume!r}.')
+    if ranks is not None and ranks.rank > 0:
+        resume = False  # the first process reads the checkpoint for all
     if resume and folder is None:
         raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
     if resume and folder is not None:
         check_resumable(folder / "checkpoints")
-    check_run(problem, size, schedule, pruning, micro_batch)
+    check_run(problem, size, schedule, pruning, micro_batch, 1 if ranks is None else ranks.size)
     # A copy: a later run on this problem must not change the module buffers of this one.
-    problem = problem.to(problem.device)
+    problem = problem.to(problem.device if ranks is None else ranks.device)
     n_updates = size.n_steps * n_models * problem.layout.size
     problem.execution = replace(
         problem.execution,
@@ -240,6 +245,7 @@ def fit(
         clip_norm=schedule.clip_norm,
         micro_batch=micro_batch,
         network_compiled=schedule.compile == "network",
+        sharing=ranks,
     )
     started = time.perf_counter()
     # A module's dropout draws from the global generator: fits in threads take turns.
@@ -256,7 +262,7 @@ def fit(
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
         population = Population(problem, engine, state, n_models)
-        loop = Loop(population, size, schedule, pruning, validation, folder, seed)
+        loop = Loop(population, size, schedule, pruning, validation, folder, seed, ranks)
         try:
             loop.start(start_from, resume=resume)
             loop.run(callbacks)
@@ -264,6 +270,8 @@ def fit(
             if out_of_memory(error):
                 raise ShortOfMemoryError(_without_memory(loop, error)) from error
             raise
+        finally:
+            problem.execution.sharing = None  # what is done with the result is done alone
     seconds = time.perf_counter() - started
     diverged = tuple(loop.record.diverged)
     temperature = getattr(engine, "temperature", 1.0)  # numbers of a population may differ
@@ -339,16 +347,24 @@ def check_run(
     schedule: Schedule | None,
     pruning: Pruning | None,
     micro_batch: int | None = None,
+    n_processes: int = 1,
 ) -> None:
     """Raise now for settings that would fail, or silently do nothing, later."""
     n_data = problem.n_data
     if micro_batch is not None:
         check_counts("fit", micro_batch=micro_batch)
     has_norm = any(isinstance(m, _BatchNorm) for m in problem.network.skeleton.modules())
-    if has_norm and (n_data - 1) % size.batch_size == 0:
+    last = (n_data - 1) % size.batch_size + 1
+    if last < n_processes:
         raise ValueError(
-            f"fit: {n_data} examples in batches of {size.batch_size} leave a last batch of 1, "
-            "which BatchNorm cannot train on. Choose another batch_size."
+            f"fit: {n_data} examples in batches of {size.batch_size} leave a last batch of {last}, "
+            f"less than one example for each of {n_processes} processes. Choose another batch_size."
+        )
+    if has_norm and last // n_processes == 1:
+        part = "" if n_processes == 1 else f" for one of {n_processes} processes"
+        raise ValueError(
+            f"fit: {n_data} examples in batches of {size.batch_size} leave a last batch of 1"
+            f"{part}, which BatchNorm cannot train on. Choose another batch_size."
         )
     if has_norm and micro_batch is not None and micro_batch < size.batch_size:
         if micro_batch == 1:

@@ -30,6 +30,7 @@ from bayesieve.training.checkpoint import (
     save_run,
     write_metrics,
 )
+from bayesieve.training.distributed import Ranks
 from bayesieve.training.fingerprint import Fingerprint, fingerprint
 from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation, renewal_steps
 from bayesieve.training.population import Population, Start, epoch_order
@@ -52,10 +53,12 @@ class Loop:
         validation: Validation | None,
         folder: Path | None,
         seed: int,
+        ranks: Ranks | None = None,
     ) -> None:
         self.population, self.size = population, size
         self.schedule, self.pruning = schedule, pruning
         self.validation, self.folder, self.seed = validation, folder, seed
+        self.ranks = ranks
         self.renewals = range(0) if pruning is None else renewal_steps(pruning, size.n_steps)
         engine = population.engine
         self.renewing = engine if isinstance(engine, Renewing) else None
@@ -76,14 +79,24 @@ class Loop:
         if self.folder is not None and resume:
             data = None if resume == OTHER_DATA else self._data
             resume_run(self.folder, self.record, population, self._settings(), data)
+        if self.ranks is not None:
+            self.ranks.check_same("data", self._data)
+            self.ranks.check_same("settings", self._settings())
+            state = population.copies()
+            self.ranks.copy_first_(state)
+            population.restore_(state)
+            self.record = self.ranks.from_first(self.record)
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
-        record, size, stop = self.record, self.size, False
+        record, size, stop, ranks = self.record, self.size, False, self.ranks
+        caught = self.folder is not None or ranks is not None
         with (
-            progress_bar(size.n_steps, record.step) as bar,
-            interruptible(self.folder) as signals,
+            progress_bar(size.n_steps, record.step, shown=self._first) as bar,
+            interruptible(caught=caught) as signals,
         ):
+            if ranks is not None:
+                ranks.arrived = signals
             while record.step < size.n_steps and not stop and not self._out_of_patience():
                 epoch = record.step // size.per_epoch
                 began = time.perf_counter()
@@ -93,10 +106,13 @@ class Loop:
                     seen = Progress(
                         epoch + 1, record.step, size.n_steps, row, self.population.posterior
                     )
-                    stop = any([callback(seen) for callback in callbacks])
-                if signals:
+                    stop = any([callback(seen) for callback in callbacks if self._first])
+                    stop = stop if ranks is None else ranks.from_first(stop)
+                if number := self._stopped_by(signals):
                     self._save()
-                    raise Interrupted(signals[-1])
+                    if ranks is not None:
+                        ranks.wait()  # a launcher ends all when one has ended
+                    raise Interrupted(number)
         if record.best:
             self.population.restore_(record.best)
         self.population.problem.warmth.zero_()
@@ -122,6 +138,8 @@ class Loop:
                 between = self.renewing.renew_every(size.n_steps)
                 if between and step % between == 0:
                     self.renewing.renew_(problem, self.population.state, step, size.n_steps)
+            if self.ranks is not None:
+                self.ranks.begin(self.seed, step)
             lr, kl = self._dials(step, position)
             controls.lr_scale.fill_(lr)
             controls.kl_scale.fill_(kl)
@@ -136,11 +154,22 @@ class Loop:
             bar.advance()
             if record.step == end:
                 break  # the epoch is closed before anything is saved
-            if signals:
+            if self._stopped_by(signals):
                 return False
             if every and record.step % every == 0:
                 self._save()
         return True
+
+    @property
+    def _first(self) -> bool:
+        """Whether this process reports, validates and calls callbacks."""
+        return self.ranks is None or self.ranks.rank == 0
+
+    def _stopped_by(self, signals: list[int]) -> int:
+        """The signal that ends the run after this step; 0 for none."""
+        if self.ranks is not None:
+            return self.ranks.stopped_by
+        return signals[-1] if signals else 0
 
     @property
     def _prune_end(self) -> float | None:
@@ -239,8 +268,11 @@ class Loop:
         return {"val_nll": plain(nll), "val_rmse" if regression else "val_error": plain(error)}
 
     def _scores(self, validation: Validation) -> tuple[list[float], list[float]]:
-        members = [self.population.posterior(i) for i in range(self.population.n)]
-        return validation.scores(self.population.problem, members)
+        scores: tuple[list[float], list[float]] = [], []
+        if self._first:
+            members = [self.population.posterior(i) for i in range(self.population.n)]
+            scores = validation.scores(self.population.problem, members)
+        return scores if self.ranks is None else self.ranks.from_first(scores)
 
     def _out_of_patience(self) -> bool:
         patience = None if self.validation is None else self.validation.patience

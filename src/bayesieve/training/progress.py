@@ -33,9 +33,9 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(n_steps: int, done: int) -> Iterator[Bar]:
+def progress_bar(n_steps: int, done: int, *, shown: bool = True) -> Iterator[Bar]:
     """A bar over `n_steps` steps on standard error, of which `done` are behind us."""
-    if not sys.stderr.isatty():
+    if not (shown and sys.stderr.isatty()):
         yield Bar()
         return
     from rich.console import Console

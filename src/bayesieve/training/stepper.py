@@ -34,23 +34,25 @@ Stepper = Callable[[Tensor], Metrics]
 
 
 def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
-    """A captured step on a CUDA device, a plain one elsewhere.
+    """A captured step on a CUDA device, a plain one elsewhere and where processes share a step.
 
     Args:
         problem: with its data on the device.
         engine: whose step is taken.
         state: changed in place; its generator also feeds the random changes of images.
     """
+    sharing = problem.execution.sharing
+    source = problem.execution.source(state.generator)
 
     def step(index: Tensor) -> Metrics:
-        batch = problem.batch(index)
+        batch = problem.batch(index if sharing is None else sharing.part(index))
+        if sharing is not None:
+            batch = batch._replace(n_shared=index.shape[-1])
         if problem.augment is not None:
-            batch = batch._replace(
-                x=problem.augment(one_input("Augment", batch.x), state.generator)
-            )
+            batch = batch._replace(x=problem.augment(one_input("Augment", batch.x), source))
         return engine.step(problem, state, batch)
 
-    if problem.device.type != "cuda":
+    if problem.device.type != "cuda" or sharing is not None:
         return step
     return GraphStepper(step, state, lambda: problem.workspace_in_use)
 

@@ -62,7 +62,7 @@ def test_held_out_examples_may_be_a_pair():
 
 def test_signals_raise_a_flag_inside_the_block_only(tmp_path):
     before = signal.getsignal(signal.SIGTERM)
-    with interruptible(tmp_path) as signals:
+    with interruptible(caught=True) as signals:
         assert not signals
         signal.raise_signal(signal.SIGTERM)
         assert signals == [signal.SIGTERM]
@@ -73,20 +73,20 @@ def test_signals_raise_a_flag_inside_the_block_only(tmp_path):
 
 def test_handlers_come_back_after_an_error(tmp_path):
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(RuntimeError, match="boom"), interruptible(tmp_path):
+    with pytest.raises(RuntimeError, match="boom"), interruptible(caught=True):
         raise RuntimeError("boom")
     assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_without_a_folder_or_outside_the_main_thread_signals_are_left_alone(tmp_path):
     before = signal.getsignal(signal.SIGINT)
-    with interruptible(None) as signals:
+    with interruptible(caught=False) as signals:
         assert signal.getsignal(signal.SIGINT) is before
         assert not signals
     seen = []
 
     def elsewhere():
-        with interruptible(tmp_path):
+        with interruptible(caught=True):
             seen.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=elsewhere)

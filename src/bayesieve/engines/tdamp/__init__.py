@@ -178,7 +178,7 @@ class TDAMP:
     def step(self, problem: Problem, state: TDAMPState, batch: Batch) -> Metrics:
         """Forget a little, absorb one batch (Module A); at the end of a pass, B and the M-step."""
         rate = (1 - self.damping) * state.controls.lr_scale
-        share = batch.n / problem.n_data
+        share = batch.n_step / problem.n_data
         moving = rate if state.controls.trained is None else rate * state.controls.trained
         power, memory = self._temperature(state)
         state.count.mul_(1 - rate * (share / memory)).add_(rate * power * share)
@@ -188,23 +188,32 @@ class TDAMP:
             data, prior, 1 - moving * (share / memory), state.controls.kl_scale, kept(state)
         )
         first, *others = batch.parts(problem.execution.micro_batch)
-        message, log_lik = self._sweep(problem, state, first, mean, var)
+        sums = self._sweep(problem, state, first, mean, var)
         for part in others:
-            more, log_prob = self._sweep(problem, state, part, mean, var)
-            message = Message(message.linear + more.linear, message.precision + more.precision)
-            log_lik = log_lik + log_prob
-        message = Message(message.linear, message.precision.clamp(min=0))
+            for total, more in zip(sums, self._sweep(problem, state, part, mean, var), strict=True):
+                total += more
+        if (sharing := problem.execution.sharing) is not None:  # messages add, eq. T24
+            sharing.sum_(*sums)
+        score, gained, log_lik, residual, *grams = sums
+        message = Message(score, gained.clamp(min=0))
+        state.residual += residual
+        for columns, gram in zip(state.wiring.grams, grams, strict=False):
+            state.gram[:, columns] += gram
         problem.kernel(absorb_)(data, precision, mean, var, message, power, self.trust, moving)
-        state.seen.add_(batch.n)
+        state.seen.add_(batch.n_step)
         ends = state.seen >= problem.n_data
         if problem.device.type != "cpu" or bool(ends):  # a captured step has no branches
             self._close_pass_(problem, state, ends & (rate > 0))
-        return {"log_lik": log_lik * (problem.n_data / batch.n)}
+        return {"log_lik": log_lik * (problem.n_data / batch.n_step)}
 
     def _sweep(
         self, problem: Problem, state: TDAMPState, batch: Batch, mean: Tensor, var: Tensor
-    ) -> tuple[Message, Tensor]:
-        """Score and precision of the batch, (k, d), and its predictive log density, (k,)."""
+    ) -> list[Tensor]:
+        """Sums over the examples of a batch.
+
+        Score and precision, (k, d), predictive log density, (k,), residual, (k, 1), and the grams
+        of hidden layers, (k, n²) each.
+        """
         layout, k = problem.layout, len(mean)
         x, lead = one_input("TDAMP", batch.x).to(mean.dtype), 2 if batch.per_member else 1
         if state.wiring.layers[0].window is None:
@@ -215,17 +224,17 @@ class TDAMP:
         sweep = problem.kernel(batch_score)(
             state.wiring.layers, means, variances, x, seen, joint=self._joint
         )
-        for part, gram in zip(state.wiring.grams, sweep.grams, strict=False):
-            state.gram[:, part] += gram.flatten(1)
+        grams = [gram.flatten(1) for gram in sweep.grams]
+        residual = torch.zeros_like(state.residual)
         if problem.likelihood.parameters():  # the noise is learned
-            residual = noise_residual(sweep.output.mean, sweep.output.var, seen.target, seen.noise)
-            state.residual += residual.mean(-1).sum(-1)[:, None]
+            each = noise_residual(sweep.output.mean, sweep.output.var, seen.target, seen.noise)
+            residual = each.mean(-1).sum(-1)[:, None]
         zeros = layout.unflatten(torch.zeros_like(mean))  # of parameters that no message reaches
         score, precision = (
             torch.cat([values.get(name, zero).reshape(k, -1) for name, zero in zeros.items()], 1)
             for values in (sweep.score, sweep.precision)
         )
-        return Message(score, precision), sweep.log_prob
+        return [score, precision, sweep.log_prob, residual, *grams]
 
     def _close_pass_(self, problem: Problem, state: TDAMPState, now: Tensor) -> None:
         """Removal of groups, Module B and the M-step, where `now` (scalar) is True."""

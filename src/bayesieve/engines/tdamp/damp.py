@@ -123,7 +123,7 @@ class Sweep(NamedTuple):
     """The message of one batch to every weight and bias, and its outputs."""
 
     score: dict[str, Tensor]  # S by tensor name
-    precision: dict[str, Tensor]  # G
+    precision: dict[str, Tensor]  # G, which may be < 0 for want of examples
     output: Unit  # (ω, V)
     log_prob: Tensor  # predictive log density of the batch, (k,)
     grams: list[Tensor]  # eq. T26 per layer

@@ -1,0 +1,137 @@
+"""What two processes of one run do; `test_distributed.py` starts them and reads what they write.
+
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python tests/ranks.py FOLDER
+"""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from bayesieve.core.noise import draw_weights
+from bayesieve.core.priors import Normal
+from bayesieve.engines.bmr import BMR
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.tdamp import TDAMP
+from bayesieve.errors import LostRankError
+from bayesieve.files import rank_of_process
+from bayesieve.training.checkpoint import Interrupted
+from bayesieve.training.distributed import join, shared_noise
+from bayesieve.training.fit import fit
+from bayesieve.training.options import Validation
+from bayesieve.training.schedule import Schedule
+from engine_table import ENGINES
+from problems import seeded
+from zoo import BY_NAME, Case
+
+PLAIN = Case("plain", lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), (3,))
+# Noise on activations has the shape of the batch: two processes cannot draw that of one.
+SHAREABLE = {name: engine for name, engine in ENGINES.items() if not name.endswith("-local")}
+N_DATA = 12
+
+
+def problem_of(engine, n_data=N_DATA):
+    """A problem of few examples that the engine can learn."""
+    return (PLAIN if isinstance(engine, TDAMP) else BY_NAME["layer_norm"]).problem(n_data)
+
+
+def short_fit(engine, problem=None, **options):
+    """Two epochs with a last batch of two."""
+    settings = {"epochs": 2, "batch_size": 5, "seed": 1} | options
+    return fit(problem or problem_of(engine), engine, **settings)
+
+
+def clipped():
+    """Schedule whose bound on the gradient is in force."""
+    return Schedule(clip_norm=0.01)
+
+
+@dataclass(frozen=True)
+class Doomed(MAP):
+    """Plain training in which something happens to the second process at its fourth step."""
+
+    signal: int = 0
+
+    def step(self, problem, state, batch):
+        if rank_of_process() == 1 and int(state.step) == 3:
+            if not self.signal:
+                os._exit(9)
+            os.kill(os.getpid(), self.signal)
+        return super().step(problem, state, batch)
+
+
+def gradients(engine, *, step=0, n_draws=1, n_data=N_DATA):
+    """Gradients for mean and log std at fixed weights, of all data, one row per draw."""
+    problem = problem_of(engine, n_data)
+    problem.execution.sharing = ranks = join(problem.device)
+    state = engine.init(problem, seeded(0))
+    index, rows = torch.arange(n_data), []
+    for t in range(step, step + n_draws):
+        ranks.begin(0, t)
+        batch = problem.batch(ranks.part(index))._replace(n_shared=n_data)
+        drawn = draw_weights(problem, state, local=False)
+        problem.gradient_(drawn, batch, state.generator)
+        n = state.log_std.shape[1]
+        spread = drawn.spread_grads
+        if spread is None:
+            spread = drawn.grads[:, :n] * (drawn.weights - state.mean)[:, :n]
+        rows.append(torch.cat([drawn.grads[0, :n], spread[0]]))
+    return torch.stack(rows)
+
+
+def main(folder: Path) -> None:
+    """Go through all that is asked of two processes, and leave the results in a file."""
+    found = {"own": {}, "shared": {}}
+    for name, engine in ENGINES.items():
+        found["own"][name] = short_fit(engine).posterior.mean
+        if name in SHAREABLE:
+            with shared_noise():
+                found["shared"][name] = short_fit(engine).posterior.mean
+    population = [SBNN(lr=0.01), SBNN(lr=0.02)]
+    with shared_noise():
+        found["clipped"] = short_fit(SBNN(lr=0.01), schedule=clipped()).posterior.mean
+        found["parts"] = short_fit(ENGINES["tdamp-learned"], micro_batch=2).posterior.mean
+        found["population"] = short_fit(population).posteriors[1].mean
+    found["clipped-own"] = short_fit(BMR(lr=0.1), schedule=clipped()).posterior.mean
+    many = {"n_draws": 300, "n_data": 600}  # halves of which are much alike
+    engine = FlatVI(prior=Normal(0.3), init_std=0.1)
+    found["gradient"] = gradients(engine, step=7)[0]
+    found["variance-own"] = gradients(engine, **many).var(0)
+    with shared_noise():
+        found["variance-shared"] = gradients(engine, **many).var(0)
+    normed = short_fit(MAP(lr=0.01), BY_NAME["batch_norm"].problem(N_DATA), batch_size=6)
+    found["statistics"] = normed.posterior.buffers
+    problem, calls = problem_of(MAP()), []
+    run = short_fit(
+        MAP(lr=0.01), problem, epochs=5, validation=Validation((problem.x, problem.y)),
+        callbacks=[lambda progress: calls.append(progress.epoch) or progress.epoch == 2],
+    )  # fmt: skip
+    found["calls"], found["rows"] = calls, [row["val_nll"] for row in run.history]
+    other = problem.with_data((problem.x + rank_of_process(), problem.y))
+    try:
+        short_fit(MAP(), other)
+    except ValueError as error:
+        found["other data"] = str(error)
+    try:
+        short_fit(Doomed(lr=0.01, signal=signal.SIGTERM), folder=folder / "run")
+    except Interrupted as stop:
+        found["exit code"] = stop.exit_code
+    found["resumed"] = short_fit(
+        Doomed(lr=0.01, signal=signal.SIGTERM), folder=folder / "run", resume=True
+    ).posterior.mean  # fmt: skip
+    torch.save(found, folder / f"{rank_of_process()}.pt")
+    try:
+        short_fit(Doomed(lr=0.01))
+    except LostRankError as error:
+        (folder / "lost.txt").write_text(str(error))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))
