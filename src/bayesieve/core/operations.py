@@ -143,7 +143,7 @@ _PLAIN: dict[Kind, dict[str, Spellings]] = {
     Kind.EMBEDDING: {"embedding": (nn.Embedding,)},
     Kind.TOGETHER: {
         "layer_norm": (nn.LayerNorm, F.layer_norm),
-        "group_norm": (nn.GroupNorm,),
+        "group_norm": (nn.GroupNorm, F.group_norm),
         "rms_norm": (nn.RMSNorm,),
         "local_response_norm": (nn.LocalResponseNorm,),
         "softmax": (nn.Softmax, nn.Softmax2d, F.softmax, torch.softmax, "softmax"),

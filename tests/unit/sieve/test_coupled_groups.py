@@ -123,6 +123,26 @@ def test_a_folded_norm_that_loses_more_stays_exact():
     assert torch.allclose(folded(x), wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("constant", [0.0, 1.5])
+def test_group_norm_loses_constants_of_uneven_groups(constant):
+    first, norm, last = nn.Conv2d(3, 9, 3), nn.GroupNorm(3, 9), nn.Conv2d(9, 2, 1)
+    gone = [1, 2, 6, 7, 8]  # two of the first group, none of the second, all of the third
+    with torch.no_grad():
+        first.weight[gone], first.bias[gone] = 0.0, constant
+        last.weight[:, gone] = 0.0
+        norm.weight.copy_(1 + 0.1 * torch.arange(9))
+    x = float32(4, 3, 8, 8)
+    small = compact(nn.Sequential(first, norm, last), x)
+    assert small.get_submodule("1").sizes == (1, 3)
+    assert small.compaction.max_difference < 1e-6
+    with torch.no_grad():
+        small.get_submodule("2").weight[:, 2] = 0.0
+        small.get_submodule("0").weight[2], small.get_submodule("0").bias[2] = 0.0, 0.5
+    twice = compact(small, x)
+    assert twice.get_submodule("1").sizes == (1, 2)
+    assert twice.compaction.max_difference < 1e-6
+
+
 def test_a_tied_embedding_stays_tied():
     x = torch.zeros(TOKENS, dtype=torch.int64)
     small = compact(

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from bayesieve.sieve.compaction.attention import HeadAttention
-from bayesieve.sieve.compaction.norms import FoldedLayerNorm
+from bayesieve.sieve.compaction.norms import FOLDED
 
 _MODULES = """
     Linear Bilinear Identity Flatten Unflatten Embedding MultiheadAttention
@@ -97,7 +97,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 FUNCTION_NAMES = {function: name for name, function in reversed(FUNCTIONS.items())}
 OURS: dict[str, type[nn.Module]] = {  # plain torch inside
     "HeadAttention": HeadAttention,
-    "FoldedLayerNorm": FoldedLayerNorm,
+    **{kind.__name__: kind for kind in FOLDED},
 }
 MODULES = {**{name: getattr(nn, name) for name in _MODULES.split()}, **OURS}
 

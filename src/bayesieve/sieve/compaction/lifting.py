@@ -49,6 +49,12 @@ def _layer_norm(a: Arguments, n_axes: int) -> nn.Module:
     return nn.LayerNorm(shape, a["eps"], affine, bias=a["bias"] is not None, device="meta")
 
 
+def _group_norm(a: Arguments, n_axes: int) -> nn.Module:
+    if a["weight"] is None or a["bias"] is None:
+        raise _NotALayerError
+    return nn.GroupNorm(a["num_groups"], len(a["weight"]), a["eps"], device="meta")
+
+
 def _rms_norm(a: Arguments, n_axes: int) -> nn.Module:
     affine, shape = a["weight"] is not None, tuple(a["normalized_shape"])
     return nn.RMSNorm(list(shape), a["eps"], affine, device="meta")
@@ -80,6 +86,10 @@ _LIFTS: dict[Any, Lift] = {
         _layer_norm,
         {"input": None, "normalized_shape": (), "weight": None, "bias": None, "eps": 1e-5},
     ),
+    F.group_norm: (
+        _group_norm,
+        {"input": None, "num_groups": 1, "weight": None, "bias": None, "eps": 1e-5},
+    ),
     F.rms_norm: (_rms_norm, {"input": None, "normalized_shape": (), "weight": None, "eps": None}),
     F.embedding: (
         _embedding,
@@ -90,39 +100,50 @@ _LIFTS: dict[Any, Lift] = {
 
 def lift(graph: Graph) -> None:
     """Replace calls of functions by layers, in place; the graph has been measured."""
-    traced = graph.module
+    traced, moved = graph.module, set[str]()
     for node in list(traced.graph.nodes):
         if node.op == "call_function" and node.target in _LIFTS:
-            _lift(node, graph)
+            moved |= _lift(node, graph)
     for node in reversed(traced.graph.nodes):
         if node.op == "get_attr" and not node.users:
             traced.graph.erase_node(node)
+    for name in moved - {str(n.target) for n in traced.graph.nodes if n.op == "get_attr"}:
+        _forget(name, traced)
     traced.recompile()
 
 
-def _lift(node: fx.Node, graph: Graph) -> None:
+def _forget(name: str, traced: fx.GraphModule) -> None:
+    """Take a tensor from the module that had it before it became part of a layer."""
+    path, _, leaf = name.rpartition(".")
+    owner = traced.get_submodule(path)
+    owner._parameters.pop(leaf, None)
+    owner._buffers.pop(leaf, None)
+
+
+def _lift(node: fx.Node, graph: Graph) -> set[str]:
+    """Make one call a layer; the names of its tensors that are elsewhere too."""
     make, defaults = _LIFTS[node.target]
     if len(node.args) > len(defaults) or not set(node.kwargs) <= set(defaults):
-        return
+        return set()
     given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
     tensors = {k: v for k, v in given.items() if isinstance(v, fx.Node) and k != "input"}
     x = given.get("input")
     if not isinstance(x, fx.Node) or not tensors or graph.shape(x) is None:
-        return
+        return set()
     if any(v.op != "get_attr" or not _read_by_layers(v) for v in tensors.values()):
-        return  # computed, or read by others too
+        return set()  # computed, or read by others too
     values = {k: graph.tensor(v) for k, v in tensors.items()}
     try:
         layer = make({**defaults, **given, **values}, len(graph.shape(x) or ()))
     except (_NotALayerError, KeyError):
-        return
+        return set()
     for leaf, value in values.items():
         if isinstance(value, nn.Parameter):
             layer._parameters[leaf] = value
         else:
             layer._buffers[leaf] = value
     if any(tensor.is_meta for tensor in (*layer.parameters(), *layer.buffers())):
-        return
+        return set()
     name = _home(str(tensors["weight" if "weight" in tensors else "running_mean"].target), graph)
     graph.module.set_submodule(name, layer.train(graph.module.training))
     with graph.module.graph.inserting_before(node):
@@ -130,6 +151,7 @@ def _lift(node: fx.Node, graph: Graph) -> None:
     new.meta = dict(node.meta)
     node.replace_all_uses_with(new)
     graph.module.graph.erase_node(node)
+    return {str(t.target) for t in tensors.values() if str(t.target).rpartition(".")[0] != name}
 
 
 def _read_by_layers(node: fx.Node) -> bool:

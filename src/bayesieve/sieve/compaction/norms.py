@@ -1,21 +1,23 @@
-"""Normalisation over all channels: layer norm and RMS norm with constant inputs left out.
+"""Normalisation over channels: layer, group and RMS norm with constant inputs left out.
 
-Both divide by a statistic of all D inputs. Of those let D - k vary, and let the k constants have
+They divide by a statistic of all D inputs. Of those let D - k vary, and let the k constants have
 sum s and sum of squares q. Then with the D - k inputs x alone
 
     mean = (Σ x + s) / D,     var = (Σ (x - mean)² + q - 2 s mean + k mean²) / D          (C4)
     mean of squares = (Σ x² + q) / D                                                      (C5)
 
-C4 is `FoldedLayerNorm`. C5 is an RMS norm of D - k inputs again, whose scale is √(D / (D - k))
+C4 is `FoldedLayerNorm`; group norm is C4 in each group, over positions too: `FoldedGroupNorm`. C5 is an RMS norm of D - k inputs again, whose scale is √(D / (D - k))
 times as large and whose eps is (eps D + q) / (D - k). A constant leaves only if no layer reads
 what becomes of it.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
@@ -70,15 +72,73 @@ class FoldedLayerNorm(nn.Module):
         return f"{self.n_features}, n_constant={self.n_constant}, eps={self.eps:g}"
 
 
+class FoldedGroupNorm(nn.Module):
+    """Group normalisation over channels of which some are constants and not given.
+
+    Args:
+        sizes: channels of each group that are given, one group after the other on axis 1.
+        n_constant: number of those of each group that are not.
+        totals: their sums.
+        squares: the sums of their squares.
+        eps: added to the variance.
+
+    Example:
+        >>> x = torch.tensor([[4.0, 8.0, 0.0, 2.0, 5.0, 1.0]])  # 3 and 3; the third is left out
+        >>> small = FoldedGroupNorm((2, 3), (1, 0), (0.0, 0.0), (0.0, 0.0))
+        >>> torch.allclose(small(x[:, [0, 1, 3, 4, 5]]), nn.GroupNorm(2, 6)(x)[:, [0, 1, 3, 4, 5]])
+        True
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        n_constant: Sequence[int],
+        totals: Sequence[float],
+        squares: Sequence[float],
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.sizes, self.n_constant = tuple(sizes), tuple(n_constant)
+        self.totals, self.squares = tuple(totals), tuple(squares)
+        self.eps = eps
+        self.num_channels = sum(sizes)
+        self.weight = nn.Parameter(torch.ones(self.num_channels))
+        self.bias = nn.Parameter(torch.zeros(self.num_channels))
+        place = torch.arange(len(sizes)).repeat_interleave(torch.tensor(self.sizes))
+        numbers = torch.tensor([self.n_constant, self.totals, self.squares], dtype=torch.float64)
+        self.register_buffer("groups", F.one_hot(place, len(sizes)).float(), persistent=False)
+        self.register_buffer("constants", numbers.float(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the channels of each group with their positions, (n, channels, ...)."""
+        groups, (n_constant, totals, squares) = cast(Tensor, self.groups), self.constants  # type: ignore[misc]
+        flat = x.flatten(2) if x.dim() > 2 else x[..., None]
+        n_positions = flat.shape[2]
+        n = n_positions * (groups.sum(0) + n_constant)
+        mean = (flat.sum(2) @ groups + n_positions * totals) / n
+        centred = flat - (mean @ groups.T)[..., None]
+        spread = squares - 2 * totals * mean + n_constant * mean.square()
+        var = (centred.square().sum(2) @ groups + n_positions * spread) / n
+        scale = torch.rsqrt(var + self.eps) @ groups.T * self.weight
+        return (centred * scale[..., None] + self.bias[:, None]).reshape(x.shape)
+
+    def extra_repr(self) -> str:
+        """Text that `print` shows between the brackets."""
+        return f"{self.num_channels}, groups={len(self.sizes)}, eps={self.eps:g}"
+
+
+FOLDED = (FoldedLayerNorm, FoldedGroupNorm)
+
+
 class Normed(Rule):
-    """`nn.LayerNorm`, `nn.RMSNorm` or `FoldedLayerNorm` over the channels."""
+    """`nn.LayerNorm`, `nn.GroupNorm`, `nn.RMSNorm` or a folded one over the channels."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """A channel without scale is its shift; RMS norm leaves 0 at 0."""
         layer, (x,) = flow.graph.layer(node), flow.graph.tensor_inputs(node)
         known, shape = flow.channels[x], flow.shape(x)
-        over = (_n_features(layer),)
-        if known.axis != len(shape) - 1 or over != tuple(shape[-1:]):
+        axis = 1 if isinstance(layer, nn.GroupNorm | FoldedGroupNorm) else len(shape) - 1
+        if known.axis != axis or _n_features(layer) != shape[axis]:
             return "normalises other axes than the channels"
         scale, shift = _numbers(layer, len(known))
         silent = scale == 0
@@ -104,7 +164,7 @@ class Normed(Rule):
         if not bool(kept.all()):
             layer = to.flow.graph.layer(node)
             gone = known.value[~kept]
-            fold = _folded_rms if isinstance(layer, nn.RMSNorm) else _folded
+            fold = _FOLDS.get(type(layer), _folded)
             to.flow.graph.module.set_submodule(str(node.target), fold(layer, kept, gone))
         return new, indices(kept)
 
@@ -127,6 +187,8 @@ class Normed(Rule):
 def _n_features(layer: nn.Module) -> int:
     if isinstance(layer, FoldedLayerNorm):
         return layer.n_features
+    if isinstance(layer, nn.GroupNorm | FoldedGroupNorm):
+        return layer.num_channels
     shape = cast(tuple[int, ...], layer.normalized_shape)
     return shape[0] if len(shape) == 1 else -1
 
@@ -158,6 +220,28 @@ def _folded(layer: nn.Module, kept: Tensor, gone: Tensor) -> FoldedLayerNorm:
     return new
 
 
+def _folded_groups(layer: nn.Module, kept: Tensor, gone: Tensor) -> FoldedGroupNorm:
+    """C4 in each group; a group of which nothing is left goes."""
+    assert isinstance(layer, nn.GroupNorm | FoldedGroupNorm)
+    if isinstance(layer, FoldedGroupNorm):
+        sizes, known = torch.tensor(layer.sizes), (layer.n_constant, layer.totals, layer.squares)
+    else:
+        sizes = torch.full((layer.num_groups,), layer.num_channels // layer.num_groups)
+        known = ((0,) * layer.num_groups,) * 3
+    place = torch.arange(len(sizes)).repeat_interleave(sizes)
+    added = torch.stack([torch.ones_like(gone), gone, gone.square()])
+    constants = torch.tensor(known, dtype=torch.float64).index_add_(1, place[~kept], added)
+    left = torch.zeros_like(sizes).index_add_(0, place[kept], torch.ones_like(place[kept]))
+    used = left > 0
+    n_constant, totals, squares = constants[:, used].tolist()
+    new = FoldedGroupNorm(
+        left[used].tolist(), list(map(int, n_constant)), totals, squares, layer.eps
+    )
+    scale, shift = _numbers(layer, len(kept))
+    _fill(new, layer, scale[kept], shift[kept])
+    return new
+
+
 def _folded_rms(layer: nn.Module, kept: Tensor, gone: Tensor) -> nn.RMSNorm:
     """C5."""
     assert isinstance(layer, nn.RMSNorm)
@@ -179,3 +263,10 @@ def _fill(new: nn.Module, old: nn.Module, scale: Tensor, shift: Tensor | None) -
             trained = before is None or before.requires_grad
             setattr(new, leaf, nn.Parameter(value.to(dtype), requires_grad=trained))
     new.train(old.training)
+
+
+_FOLDS: dict[type, Callable[[nn.Module, Tensor, Tensor], nn.Module]] = {
+    nn.RMSNorm: _folded_rms,
+    nn.GroupNorm: _folded_groups,
+    FoldedGroupNorm: _folded_groups,
+}

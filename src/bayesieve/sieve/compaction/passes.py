@@ -17,11 +17,12 @@ from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rule
 from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation, Paired, terms
 from bayesieve.sieve.compaction.mixing import Mixing
-from bayesieve.sieve.compaction.norms import FoldedLayerNorm, Normed
+from bayesieve.sieve.compaction.norms import FOLDED, Normed
 from bayesieve.sieve.compaction.separate import (
     Across,
     Blocked,
     Embedded,
+    Indexed,
     Rearranged,
     Selected,
     Separate,
@@ -34,8 +35,10 @@ from bayesieve.sieve.compaction.separate import (
 _NAMED: dict[str, Rule] = {  # of single operations
     "view": Viewed(),
     "reshape": Viewed(),
+    "getitem": Indexed(),
     "unflatten": Blocked(),
     "layer_norm": Normed(),
+    "group_norm": Normed(),
     "rms_norm": Normed(),
     "softmax": Across(),
     "log_softmax": Across(),
@@ -43,7 +46,7 @@ _NAMED: dict[str, Rule] = {  # of single operations
 _TOGETHER = Rule("reads all channels together", known=True)
 _UNKNOWN = Rule("is not known to treat channels separately")
 _SHARED = Rule("is called twice, hooked or shares its weights")
-_OURS: dict[type, Rule] = {HeadAttention: Attending(), FoldedLayerNorm: Normed()}
+_OURS: dict[type, Rule] = {HeadAttention: Attending(), **dict.fromkeys(FOLDED, Normed())}
 _RULES: dict[Kind, Rule] = {
     Kind.MIXING: Mixing(),
     Kind.POINTWISE: Separate(),

@@ -23,7 +23,7 @@ from bayesieve.core.operations import operation_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compaction.attention import HeadAttention, expand_attention
 from bayesieve.sieve.compaction.lifting import lift, plain_layers
-from bayesieve.sieve.compaction.norms import FoldedLayerNorm
+from bayesieve.sieve.compaction.norms import FOLDED
 
 
 def prepare(module: nn.Module, example: Input, *, follow_ties: bool = False) -> Graph:
@@ -52,7 +52,7 @@ def opened(who: str, module: nn.Module, example: Input) -> fx.GraphModule:
             f"{who}: torch.export cannot follow {type(module).__name__} on {shown(example)}."
         )
     module = plain_layers(copy.deepcopy(module))
-    traced = trace(who, module, leaves=(HeadAttention, FoldedLayerNorm)).module
+    traced = trace(who, module, leaves=(HeadAttention, *FOLDED)).module
     expand_attention(traced)
     return traced
 
@@ -126,7 +126,10 @@ def tidy(traced: fx.GraphModule) -> None:
 
 def _drop_unread(traced: fx.GraphModule) -> None:
     for node in reversed(traced.graph.nodes):
-        if node.op in ("call_function", "call_method") and not node.users:
+        computes = node.op in ("call_function", "call_method")
+        if node.op == "call_module":
+            computes = isinstance(traced.get_submodule(str(node.target)), nn.Identity)
+        if computes and not node.users:
             traced.graph.erase_node(node)
     traced.recompile()
 

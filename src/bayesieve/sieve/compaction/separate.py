@@ -249,6 +249,24 @@ class Selected(Rearranged):
         return to.gather(x, known.axis, origin[kept], node), kept
 
 
+class Indexed(Rearranged):
+    """`x[:, 2:5]`: some positions, or some channels that follow each other."""
+
+    def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
+        """The same call on fewer channels; those it takes are selected first."""
+        (x,) = to.flow.graph.tensor_inputs(node)
+        axis, n_axes = to.flow.channels[x].axis, len(to.flow.shape(x))
+        at = _place(_index(node, n_axes) or (), axis)
+        if at is None:
+            return super().rewrite(node, to)
+        kept = indices(to.flow.need[node])
+        new = to.copy(node, {x: to.gather(x, axis, node.meta["origin"][kept], node)})
+        index = list(_index(new, n_axes) or ())
+        index[at] = slice(None)
+        new.args = (new.args[0], tuple(index))
+        return new, kept
+
+
 class SizeReader(Rule):
     """`x.size(0)`, `x.shape[2]`, `x.dim()`: a number of channels is written as it was."""
 
@@ -385,14 +403,34 @@ def _not_safe(node: fx.Node, flow: Flow) -> str | None:
         if not args or args[axis + offset] != -1:
             return "fixes sizes, which could name channels"
     elif name == "getitem":
-        index = args[0] if isinstance(args[0], tuple) else args
-        if sum(i is ... for i in index) == 1:
-            n_named = sum(i is not None and i is not ... for i in index)
-            at = index.index(...)
-            index = (*index[:at], *[slice(None)] * (n_axes - n_named), *index[at + 1 :])
-        if not all(i is None or isinstance(i, int | slice) for i in index):
+        index = _index(node, n_axes)
+        if index is None:
             return "indexes in a way that is not known"
-        old = [i for i in index if i is not None]  # None makes a new axis
-        if axis < len(old) and old[axis] != slice(None):
-            return "takes some channels by number"
+        at = _place(index, axis)
+        if at is not None and not isinstance(index[at], slice):
+            return "takes one channel by number"
+        if at is not None and any(isinstance(i, fx.Node) for i in _ends(index[at])):
+            return "takes as many channels as a size says"
     return None
+
+
+def _index(node: fx.Node, n_axes: int) -> tuple[Any, ...] | None:
+    """The numbers, slices and None (a new axis) of `x[...]`, None if it has anything else."""
+    index: Any = node.args[1] if isinstance(node.args[1], tuple) else node.args[1:]
+    if sum(i is ... for i in index) == 1:
+        n_named = sum(i is not None and i is not ... for i in index)
+        at = index.index(...)
+        index = (*index[:at], *[slice(None)] * (n_axes - n_named), *index[at + 1 :])
+    plain = all(i is None or isinstance(i, int | slice) for i in index)
+    return tuple(index) if plain else None
+
+
+def _place(index: tuple[Any, ...], axis: int) -> int | None:
+    """Where an index names an axis, None if it does not: that axis stays whole."""
+    named = [at for at, i in enumerate(index) if i is not None]
+    whole = axis >= len(named) or index[named[axis]] == slice(None)
+    return None if whole else named[axis]
+
+
+def _ends(part: slice) -> tuple[Any, ...]:
+    return part.start, part.stop, part.step
