@@ -115,6 +115,7 @@ _PLAIN: dict[Kind, dict[str, Spellings]] = {
         "expand": ("expand",),
         "mean": (torch.mean, "mean"),
         "amax": (torch.amax, "amax"),
+        "roll": (torch.roll, "roll"),
         "getitem": (operator.getitem,),
     },
     Kind.RESHAPING: {

@@ -6,9 +6,9 @@ sum s and sum of squares q. Then with the D - k inputs x alone
     mean = (Σ x + s) / D,     var = (Σ (x - mean)² + q - 2 s mean + k mean²) / D          (C4)
     mean of squares = (Σ x² + q) / D                                                      (C5)
 
-C4 is `FoldedLayerNorm`; group norm is C4 in each group, over positions too: `FoldedGroupNorm`. C5 is an RMS norm of D - k inputs again, whose scale is √(D / (D - k))
-times as large and whose eps is (eps D + q) / (D - k). A constant leaves only if no layer reads
-what becomes of it.
+C4 is `FoldedLayerNorm`; `FoldedGroupNorm` is C4 in each group, over positions too. C5 is an RMS
+norm of D - k inputs again, whose scale is √(D / (D - k)) times as large and whose eps is
+(eps D + q) / (D - k). A constant leaves only if no layer reads what becomes of it.
 """
 
 import math

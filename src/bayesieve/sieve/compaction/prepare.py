@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize, prune
 from bayesieve.core.exported import export
 from bayesieve.core.graph import Graph, trace
 from bayesieve.core.inputs import Input, shown
-from bayesieve.core.operations import operation_of
+from bayesieve.core.operations import Kind, operation_of
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compaction.attention import HeadAttention, expand_attention
 from bayesieve.sieve.compaction.lifting import lift, plain_layers
@@ -216,7 +216,7 @@ def rearrange(graph: Graph) -> None:
         shape = graph.shape(source)
         if not names & _HARD or shape is None:
             continue
-        plan = _plan(_numbered(moves[::-1], source, graph), shape)
+        plan = _plan(_numbered(moves[::-1], source, graph), shape, _made_along(source, graph))
         if plan is not None:
             _write(plan, source, node, module)
     _drop_unread(module)
@@ -260,13 +260,36 @@ class _Plan:
     new_axes: tuple[int, ...]  # of size 1, in the result
 
 
-def _plan(places: Tensor, shape: torch.Size) -> _Plan | None:
-    """The plan that gives these places in a tensor of some shape; None if there is none."""
+def _made_along(node: fx.Node, graph: Graph) -> int | None:
+    """The axis on which a layer puts the channels of a tensor; None if none is met."""
+    behind, met = [node], set[fx.Node]()
+    while behind:
+        node = behind.pop()
+        met.add(node)
+        operation, shape = graph.operation(node), graph.shape(node)
+        if operation.name in _MAKERS and node.op == "call_module":
+            return _MAKERS[operation.name] % len(shape or (1,))
+        if operation.kind in _KEEPING:
+            behind += [x for x in node.all_input_nodes
+                       if x not in met and len(graph.shape(x) or ()) == len(shape or ())]  # fmt: skip
+    return None
+
+
+_KEEPING = (Kind.POINTWISE, Kind.RESIZING, Kind.ARITHMETIC)
+_MAKERS = {"linear": -1, "layer_norm": -1, "rms_norm": -1, "conv": 1, "batch_norm": 1}
+
+
+def _plan(places: Tensor, shape: torch.Size, made_along: int | None) -> _Plan | None:
+    """The plan that gives these places in a tensor of some shape; None if there is none.
+
+    Channels are divided, on the axis where they were made if it is known.
+    """
     new_axes = tuple(i for i, size in enumerate(places.shape) if size == 1)
     core = places.squeeze() if len(shape) > 1 and 1 not in shape else None
     if core is None or not core.dim():
         return None
-    for axis in (len(shape) - 1, *range(1, len(shape) - 1)):
+    axes = (len(shape) - 1, *range(1, len(shape) - 1)) if made_along is None else (made_along,)
+    for axis in axes:
         plan = _plan_along(core, shape, axis, new_axes)
         if plan is not None:
             return plan

@@ -91,7 +91,10 @@ class Separate(Rearranged):
         shape = flow.shape(x)
         node.meta["origin"] = torch.arange(len(known))
         if len(node.all_input_nodes) > 1:  # a size, which may change with the batch
-            return varying(known.axis, len(known))
+            if flow.shape(node)[known.axis :][:1] != (len(known),):
+                return "changes the number of channels"
+            silent = (known.value == 0) & _pads_zeros(node, flow)
+            return Channels(known.axis, torch.where(silent, 0.0, torch.nan))
         filled = spread(known.value.nan_to_num(0.0), known.axis, shape)
         out = flow.graph.run(node, {x: filled.to(x.meta["dtype"])})
         if len(out.shape) != len(shape) or out.shape[known.axis] != len(known):
@@ -123,6 +126,12 @@ class Separate(Rearranged):
             for leaf, tensor in to.flow.graph.layer(node).named_parameters():
                 if tensor.shape == to.labels[node].shape:
                     to.own(to.labels[node], f"{node.target}.{leaf}")
+
+
+def _pads_zeros(node: fx.Node, flow: Flow) -> bool:
+    """Whether a node is `F.pad` with zeros, however many."""
+    is_plain = len(node.args) < 3 and node.kwargs.get("mode", "constant") == "constant"
+    return flow.graph.operation(node).name == "pad" and is_plain and not node.kwargs.get("value")
 
 
 class Across(Separate):
@@ -250,11 +259,28 @@ class Selected(Rearranged):
 
 
 class Indexed(Rearranged):
-    """`x[:, 2:5]`: some positions, or some channels that follow each other."""
+    """`x[:, 2:5]`: some positions, or some channels that follow each other; `table[buffer]`."""
+
+    def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
+        """The constants of what is taken."""
+        x, *others = flow.graph.tensor_inputs(node)
+        if others and others[0].op == "get_attr" and node.args == (x, others[0]):
+            index = flow.graph.tensor(others[0])
+            if not index.is_floating_point() and flow.channels[x].axis > 0:  # rows of a table
+                node.meta["origin"] = torch.arange(len(flow.channels[x]))
+                axis = flow.channels[x].axis - 1 + index.dim()
+                return Channels(axis, flow.channels[x].value)
+        return super().forward(node, flow)
+
+    def backward(self, node: fx.Node, flow: Flow) -> None:
+        """The channels that are taken and needed, and all of the index."""
+        super().backward(node, flow)
+        for index in flow.graph.tensor_inputs(node)[1:]:
+            flow.request_all(index)
 
     def rewrite(self, node: fx.Node, to: Rewriter) -> Rewritten:
         """The same call on fewer channels; those it takes are selected first."""
-        (x,) = to.flow.graph.tensor_inputs(node)
+        x = to.flow.graph.tensor_inputs(node)[0]
         axis, n_axes = to.flow.channels[x].axis, len(to.flow.shape(x))
         at = _place(_index(node, n_axes) or (), axis)
         if at is None:
@@ -402,6 +428,10 @@ def _not_safe(node: fx.Node, flow: Flow) -> str | None:
         offset = len(args) - n_axes
         if not args or args[axis + offset] != -1:
             return "fixes sizes, which could name channels"
+    elif name == "roll":
+        dims = args[1] if len(args) > 1 else node.kwargs.get("dims")
+        if dims is None or axis in [d % n_axes for d in ([dims] if isinstance(dims, int) else dims)]:
+            return "moves channels by their number"
     elif name == "getitem":
         index = _index(node, n_axes)
         if index is None:
