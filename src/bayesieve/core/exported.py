@@ -41,19 +41,29 @@ _SAME: dict[Any, Any] = {  # takes the same arguments
     aten.scaled_dot_product_attention.default: F.scaled_dot_product_attention,
     aten.add_.Tensor: operator.iadd, aten.sub_.Tensor: operator.isub,
     aten.mul_.Tensor: operator.imul, aten.div_.Tensor: operator.itruediv,
-    aten.relu_.default: torch.relu_,
+    aten.relu_.default: torch.relu_, aten.roll.default: torch.roll,
+    aten.adaptive_avg_pool1d.default: F.adaptive_avg_pool1d, aten.where.self: torch.where,
+    aten.where.ScalarOther: torch.where, aten.where.ScalarSelf: torch.where,
 }  # fmt: skip
 Call = tuple[str, Any, tuple[Any, ...]]
 
 
-def _slice(x: Any, dim: int = 0, start: int | None = None, end: int | None = None) -> Call:
-    if start in (None, 0) and end == 2**63 - 1:
+def _slice(
+    x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Call:
+    if start in (None, 0) and end == 2**63 - 1 and step == 1:
         return "call_method", "contiguous", (x,)
-    return "call_function", operator.getitem, (x, (*[slice(None)] * dim, slice(start, end)))
+    part = slice(start, end) if step == 1 else slice(start, end, step)
+    return "call_function", operator.getitem, (x, (*[slice(None)] * dim, part))
 
 
 def _select(x: Any, dim: int, index: int) -> Call:
     return "call_function", operator.getitem, (x, (*[slice(None)] * dim, index))
+
+
+def _index(x: Any, indices: list[Any]) -> Call:
+    parts = tuple(slice(None) if i is None else i for i in indices)
+    return "call_function", operator.getitem, (x, parts if len(parts) > 1 else parts[0])
 
 
 def _embedding(weight: Any, x: Any, *_: Any) -> Call:
@@ -74,6 +84,7 @@ _OTHER: dict[Any, Callable[..., Call]] = {
     aten.layer_norm.default: lambda *args: ("call_function", F.layer_norm, args[:5]),
     aten.slice.Tensor: _slice,
     aten.select.int: _select,
+    aten.index.Tensor: _index,
     aten.embedding.default: _embedding,
     aten.batch_norm.default: _batch_norm,
 }

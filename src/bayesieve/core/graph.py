@@ -37,15 +37,15 @@ class Graph:
     Attributes:
         shared: names of layers that are called twice, hooked, or have parameters that something
             else uses as well, and of tensors that are read twice. They must keep their shape.
-        tied: nodes of embeddings and of the linear layers that have the same weight. If they are
-            known to lose the same columns, they are not shared.
+        tied: nodes of embeddings and of the linear layers that have the same weight, one tuple for
+            each weight. If they are known to lose the same columns, they are not shared.
     """
 
     def __init__(self, module: fx.GraphModule, *, follow_ties: bool = False) -> None:
         self.module = module
         self.shared = _shared(module)
         self.tied = _tied(module) if follow_ties else []
-        self.shared -= {str(node.target) for pair in self.tied for node in pair}
+        self.shared -= {str(node.target) for nodes in self.tied for node in nodes}
 
     @property
     def nodes(self) -> list[fx.Node]:
@@ -136,25 +136,27 @@ class _Recorder(fx.Interpreter):
 
 
 def _shared(module: fx.GraphModule) -> set[str]:
-    uses: Counter[int] = Counter()
-    for _, parameter in module.named_parameters(remove_duplicate=False):
-        uses[id(parameter)] += 1
-    calls = Counter(
-        id(module.get_submodule(str(n.target))) for n in module.graph.nodes if n.op == "call_module"
-    )
+    called = [
+        module.get_submodule(str(n.target)) for n in module.graph.nodes if n.op == "call_module"
+    ]
+    calls = Counter(id(layer) for layer in called)
     read = Counter(str(n.target) for n in module.graph.nodes if n.op == "get_attr")
+    uses: Counter[int] = Counter()  # of each parameter, by what the graph runs
+    for layer in {id(layer): layer for layer in called}.values():
+        uses.update(id(parameter) for parameter in layer.parameters())
+    uses.update(id(_read(module, name)) for name in read)
     shared = {name for name, times in read.items() if times > 1}
     for name, owner in module.named_modules(remove_duplicate=False):
-        tensors = list(owner.named_parameters(recurse=False))
+        tensors = list(owner.parameters(recurse=False))
         twice = calls[id(owner)] > 1 and bool(tensors)
-        tied = any(uses[id(p)] > 1 or f"{name}.{leaf}" in read for leaf, p in tensors)
+        tied = any(uses[id(parameter)] > 1 for parameter in tensors)
         if name and (twice or tied or is_hooked(owner)):
             shared.add(name)
     return shared
 
 
-def _tied(module: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
-    """Calls of an embedding and of a linear layer that share a weight with nothing else."""
+def _tied(module: fx.GraphModule) -> list[tuple[fx.Node, ...]]:
+    """Calls of embeddings and linear layers that share a weight with nothing else."""
     users: dict[int, list[fx.Node | None]] = {}
     for node in module.graph.nodes:
         if node.op == "get_attr" and isinstance(value := _read(module, str(node.target)), Tensor):
@@ -165,13 +167,14 @@ def _tied(module: fx.GraphModule) -> list[tuple[fx.Node, fx.Node]]:
             for leaf, parameter in layer.named_parameters():
                 user = node if plain and leaf == "weight" else None
                 users.setdefault(id(parameter), []).append(user)
-    pairs = []
+    tied = []
     for nodes in users.values():
-        called = [(type(module.get_submodule(str(n.target))), n) for n in nodes if n is not None]
-        by_type = dict(called)
-        if len(nodes) == 2 and {*by_type} == {nn.Embedding, nn.Linear}:
-            pairs.append((by_type[nn.Embedding], by_type[nn.Linear]))
-    return pairs
+        called = [node for node in nodes if node is not None]
+        layers = {str(node.target): module.get_submodule(str(node.target)) for node in called}
+        embeds = any(type(layer) is nn.Embedding for layer in layers.values())
+        if embeds and len(layers) == len(nodes) > 1:
+            tied.append(tuple(called))
+    return tied
 
 
 def _read(module: nn.Module, name: str) -> object:
@@ -229,7 +232,7 @@ def trace(
     first = next(iter(inspect.signature(network.forward).parameters), "x")
     traced = fx.GraphModule(network, _without_prefix(graph, first))
     if not training:
-        _switch_dropout_(traced)
+        switch_dropout_(traced)
     return Graph(traced)
 
 
@@ -240,7 +243,7 @@ _DROPOUTS: dict[object, Callable[[float], nn.Module]] = {
 }  # fmt: skip
 
 
-def _switch_dropout_(traced: fx.GraphModule) -> None:
+def switch_dropout_(traced: fx.GraphModule) -> None:
     """Make layers of dropout calls that were off while tracing, so that `train()` turns them on.
 
     The graph has `training=self.training` as the value it had.

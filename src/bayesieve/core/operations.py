@@ -133,6 +133,7 @@ _PLAIN: dict[Kind, dict[str, Spellings]] = {
         "sub": (operator.sub, operator.isub, torch.sub, "sub", "sub_"),
         "mul": (operator.mul, operator.imul, torch.mul, "mul", "mul_"),
         "masked_fill": ("masked_fill",),
+        "where": (torch.where, "where"),
     },
     Kind.PAIRING: {
         "matmul": (operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm"),

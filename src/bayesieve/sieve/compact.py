@@ -174,10 +174,11 @@ def _shrunk(
         extent = _n_parameters(graph.module), len(graph.nodes)
         flow = analyse(graph)
         small = Rewriter(flow).run().eval()
-        for embedding, linear in graph.tied:
-            table, layer = (small.get_submodule(str(n.target)) for n in (embedding, linear))
-            if torch.equal(table.get_parameter("weight"), layer.get_parameter("weight")):
-                layer.weight = table.weight
+        for nodes in graph.tied:
+            first, *others = (small.get_submodule(str(n.target)) for n in nodes)
+            for layer in others:
+                if torch.equal(first.get_parameter("weight"), layer.get_parameter("weight")):
+                    layer.weight = first.weight
         if (_n_parameters(small), len(small.graph.nodes)) >= extent:
             return before, flow, small
         graph = measured(small, example, follow_ties=follow_ties)

@@ -120,6 +120,7 @@ class Flow:
         self.need: dict[fx.Node, Tensor] = {}  # (n,) bool: must exist in the compacted network
         self.sizes: dict[fx.Node, int] = {}  # numbers of channels that are read, as they were
         self.notes: list[str] = []
+        self.learned: set[fx.Node] = set()  # that weights have a part in
         self._present: set[fx.Node] = set()
 
     def shape(self, node: fx.Node) -> torch.Size:
@@ -274,7 +275,7 @@ class Rule:
             flow.request_all(x)
         what = self.why if node.op == "output" else f"({flow.graph.spelling(node)}) {self.why}"
         n_dead = sum(int(flow.channels[x].constant.sum()) for x in inputs)
-        if inputs and not self.known:
+        if inputs and not self.known and flow.learned.intersection((node, *inputs)):
             flow.note(node, f"{what}: all its channels stay")
         elif n_dead:
             flow.note(node, f"{what}: it keeps {plural(n_dead, 'constant channel')} alive")

@@ -24,17 +24,17 @@ from bayesieve.sieve.compaction.flow import (
 
 
 class Arithmetic(Rule):
-    """Sum, difference or product of two tensors."""
+    """Sum, difference or product of two tensors; `where` and `masked_fill`."""
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The operation on the constants; a product with 0 is 0."""
-        filled = _does(node, "masked_fill")
-        if node.kwargs or len(node.args) != 2 + filled or (filled and len(terms(node)) != 2):
+        masked = _does(node, "masked_fill") or _does(node, "where")
+        if node.kwargs or len(node.args) != 2 + masked:
             return "has options that are not known"
         axis = _axis(node, flow)
         if axis is None:
             return "joins tensors whose channels are on different axes"
-        if filled:
+        if masked:
             return varying(axis, flow.shape(node)[axis])
         a, b = (_aligned(x, axis, node, flow) for x in terms(node))
         if _does(node, "mul"):
@@ -53,7 +53,7 @@ class Arithmetic(Rule):
                 flow.request(x, _axis_of(x, axis, node, flow), need)
             else:
                 flow.request_all(x)
-        if gone is None and not _does(node, "mul") and not _has_table(node):
+        if gone is None and _is_sum(node) and not _has_table(node):
             dead = [~_aligned(x, axis, node, flow).isnan() for x in terms(node)]
             why = "constant in one term, not in the other"
             stuck = need & (dead[0] | dead[1])
@@ -89,7 +89,8 @@ class Arithmetic(Rule):
         for x in matched:
             untrained = x.op == "get_attr" and str(x.target) not in to.entries
             if untrained and not _does(node, "mul"):
-                to.fix(to.labels[x], node, "joins a tensor that is not trained")
+                adds = flow.channels[x].value != 0  # NaN too
+                to.fix(to.labels[x][adds], node, "joins a tensor that is not trained")
 
 
 class Concatenation(Rule):
@@ -196,6 +197,10 @@ def _does(node: fx.Node, name: str) -> bool:
     return operation_of(node).name == name
 
 
+def _is_sum(node: fx.Node) -> bool:
+    return _does(node, "add") or _does(node, "sub")
+
+
 def _has_table(node: fx.Node) -> bool:
     """Whether a term is a tensor of the network itself, perhaps what another term has become."""
     return any(x.op == "get_attr" for x in terms(node))
@@ -239,7 +244,7 @@ def _aligned(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> Tensor:
 
 def _vanishing(node: fx.Node, flow: Flow) -> fx.Node | None:
     """A term of a sum that is constant wherever it is needed, and whose partner stays whole."""
-    if _does(node, "mul") or len({*terms(node)}) < 2 or _has_table(node):
+    if not _is_sum(node) or len({*terms(node)}) < 2 or _has_table(node):
         return None
     axis, need = flow.channels[node].axis, flow.need[node]
     a, b = terms(node)

@@ -107,8 +107,10 @@ def lift(graph: Graph) -> None:
     for node in reversed(traced.graph.nodes):
         if node.op == "get_attr" and not node.users:
             traced.graph.erase_node(node)
-    for name in moved - {str(n.target) for n in traced.graph.nodes if n.op == "get_attr"}:
-        _forget(name, traced)
+    used = {str(n.target) for n in traced.graph.nodes if n.op in ("get_attr", "call_module")}
+    for name in moved - used:
+        if name.rpartition(".")[0] not in used:
+            _forget(name, traced)
     traced.recompile()
 
 

@@ -8,7 +8,7 @@ forwards through every layer they can, and channels that no layer reads are foun
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 
 from bayesieve.core.graph import Graph
 from bayesieve.core.operations import Kind, reads_size
@@ -96,6 +96,8 @@ def forwards(graph: Graph) -> Flow:
     flow = Flow(graph)
     for node in graph.nodes:
         rule = flow.rules[node] = rule_of(node, graph)
+        if _has_weights(node, graph) or flow.learned.intersection(node.all_input_nodes):
+            flow.learned.add(node)
         if graph.shape(node) is None or node.op == "output":
             size = size_before(node, flow)
             if size is not None:
@@ -110,6 +112,12 @@ def forwards(graph: Graph) -> Flow:
         flow.channels[node] = channels
         flow.need[node] = torch.zeros(len(channels), dtype=torch.bool)
     return flow
+
+
+def _has_weights(node: fx.Node, graph: Graph) -> bool:
+    if node.op == "call_module":
+        return next(graph.layer(node).parameters(), None) is not None
+    return node.op == "get_attr" and isinstance(graph.tensor(node), nn.Parameter)
 
 
 def analyse(graph: Graph) -> Flow:
@@ -128,8 +136,11 @@ def couple(graph: Graph, entries: Mapping[str, Tensor], movable: Tensor) -> Coup
     coupling = Coupling(flow, entries, movable)
     for node in graph.nodes:
         flow.rules[node].couple(node, coupling)
-    for embedding, linear in graph.tied:
-        coupling.join(coupling.labels[embedding], coupling.labels[linear.all_input_nodes[0]])
+    for nodes in graph.tied:
+        is_linear = [graph.operation(node).name == "linear" for node in nodes]
+        columns = [n.all_input_nodes[0] if linear else n
+                   for n, linear in zip(nodes, is_linear, strict=True)]  # fmt: skip
+        coupling.join(*(coupling.labels[node] for node in columns))
     return coupling
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 
 from bayesieve.core.exported import export
-from bayesieve.core.graph import Graph, trace
+from bayesieve.core.graph import Graph, switch_dropout_, trace
 from bayesieve.core.inputs import Input, shown
 from bayesieve.core.operations import Kind, operation_of
 from bayesieve.errors import UnsupportedModelError
@@ -59,6 +59,7 @@ def opened(who: str, module: nn.Module, example: Input) -> fx.GraphModule:
 
 def tidied(traced: fx.GraphModule, example: Input, *, follow_ties: bool = False) -> Graph:
     """Run an opened module once on inputs, (n, ...), and tidy its graph."""
+    switch_dropout_(traced)
     graph = measured(traced, example)
     tidy(traced)
     lift(graph)
@@ -117,8 +118,9 @@ def tidy(traced: fx.GraphModule) -> None:
 
     Calls that overwrite their input become calls that do not, and nodes that read the input
     later read their result. Views that merge the last axes become `torch.flatten`, which names
-    no size.
+    no size. Tensors that are made of numbers alone become buffers, which move with the network.
     """
+    _keep_made(traced)
     _write_elsewhere(traced)
     _flatten_views(traced.graph)
     _drop_unread(traced)
@@ -132,6 +134,27 @@ def _drop_unread(traced: fx.GraphModule) -> None:
         if computes and not node.users:
             traced.graph.erase_node(node)
     traced.recompile()
+
+
+def _keep_made(traced: fx.GraphModule) -> None:
+    for node in list(traced.graph.nodes):
+        if node.target not in _MADE or node.all_input_nodes or "shape" not in node.meta:
+            continue
+        name = f"{node.name}_made"
+        while hasattr(traced, name):
+            name += "_"
+        traced.register_buffer(name, node.target(*node.args, **node.kwargs).clone())
+        with traced.graph.inserting_before(node):
+            new = traced.graph.get_attr(name)
+        new.meta = node.meta
+        node.replace_all_uses_with(new)
+
+
+_MADE = {
+    torch.zeros, torch.ones, torch.full, torch.arange, torch.ops.aten.zeros.default,
+    torch.ops.aten.ones.default, torch.ops.aten.full.default, torch.ops.aten.arange.default,
+    torch.ops.aten.arange.start,
+}  # fmt: skip
 
 
 def _write_elsewhere(traced: fx.GraphModule) -> None:
@@ -270,8 +293,9 @@ def _made_along(node: fx.Node, graph: Graph) -> int | None:
         if operation.name in _MAKERS and node.op == "call_module":
             return _MAKERS[operation.name] % len(shape or (1,))
         if operation.kind in _KEEPING:
-            behind += [x for x in node.all_input_nodes
-                       if x not in met and len(graph.shape(x) or ()) == len(shape or ())]  # fmt: skip
+            n_axes = len(shape or ())
+            alike = [x for x in node.all_input_nodes if len(graph.shape(x) or ()) == n_axes]
+            behind += [x for x in alike if x not in met]
     return None
 
 

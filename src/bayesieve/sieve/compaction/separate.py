@@ -94,7 +94,7 @@ class Separate(Rearranged):
             if flow.shape(node)[known.axis :][:1] != (len(known),):
                 return "changes the number of channels"
             silent = (known.value == 0) & _pads_zeros(node, flow)
-            return Channels(known.axis, torch.where(silent, 0.0, torch.nan))
+            return Channels(known.axis, known.value.where(silent, torch.nan))
         filled = spread(known.value.nan_to_num(0.0), known.axis, shape)
         out = flow.graph.run(node, {x: filled.to(x.meta["dtype"])})
         if len(out.shape) != len(shape) or out.shape[known.axis] != len(known):
@@ -264,11 +264,11 @@ class Indexed(Rearranged):
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The constants of what is taken."""
         x, *others = flow.graph.tensor_inputs(node)
-        if others and others[0].op == "get_attr" and node.args == (x, others[0]):
-            index = flow.graph.tensor(others[0])
-            if not index.is_floating_point() and flow.channels[x].axis > 0:  # rows of a table
+        if others and node.args == (x, others[0]) and flow.channels[x].axis > 0:
+            (index,) = others
+            if index.meta["dtype"] == torch.int64:  # rows of a table
                 node.meta["origin"] = torch.arange(len(flow.channels[x]))
-                axis = flow.channels[x].axis - 1 + index.dim()
+                axis = flow.channels[x].axis - 1 + len(flow.shape(index))
                 return Channels(axis, flow.channels[x].value)
         return super().forward(node, flow)
 
@@ -430,7 +430,9 @@ def _not_safe(node: fx.Node, flow: Flow) -> str | None:
             return "fixes sizes, which could name channels"
     elif name == "roll":
         dims = args[1] if len(args) > 1 else node.kwargs.get("dims")
-        if dims is None or axis in [d % n_axes for d in ([dims] if isinstance(dims, int) else dims)]:
+        if dims is None or axis in [
+            d % n_axes for d in ([dims] if isinstance(dims, int) else dims)
+        ]:
             return "moves channels by their number"
     elif name == "getitem":
         index = _index(node, n_axes)
