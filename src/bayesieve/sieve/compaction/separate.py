@@ -429,10 +429,8 @@ def _not_safe(node: fx.Node, flow: Flow) -> str | None:
         if not args or args[axis + offset] != -1:
             return "fixes sizes, which could name channels"
     elif name == "roll":
-        dims = args[1] if len(args) > 1 else node.kwargs.get("dims")
-        if dims is None or axis in [
-            d % n_axes for d in ([dims] if isinstance(dims, int) else dims)
-        ]:
+        rolled: Any = args[1] if len(args) > 1 else node.kwargs.get("dims", range(n_axes))
+        if axis in [dim % n_axes for dim in ([rolled] if isinstance(rolled, int) else rolled)]:
             return "moves channels by their number"
     elif name == "getitem":
         index = _index(node, n_axes)
