@@ -8,6 +8,7 @@ on the training part, scores in the unit of the target. Every choice (network, p
 weight, kind of noise, its width) is made inside the training part of its split. All splits,
 candidates' inner splits and ensemble members of one setting train as one population. Rows:
 
+    sieve-5, sieve            SieveRegressor as it comes, with n_members=5 and with one network
     sbnn, flat-vi             ensembles of 5, chosen settings; also with 50 % of the weights removed
     sbnn-het                  the same with noise that depends on the inputs
     sbnn-dropout              the same, wider, with dropout while it learns, for twice the steps
@@ -44,10 +45,12 @@ from numpy.typing import NDArray
 
 from bayesieve.data.examples import DataSet
 from bayesieve.data.files import data_root
-from bayesieve.data.uci import load_uci
+from bayesieve.data.uci import find_uci, load_uci, read_uci
+from bayesieve.estimators import SieveRegressor, fit_many
 from bayesieve.text import markdown_table
 from studies.harness import Run, chosen, joined, show_page, study_parser, table
 from studies.record import Record, Row, make_row, means, read
+from studies.regressor import score as estimator_scores
 from studies.uci_networks import Setting, Task, budget_for, pruning_table, run_engine
 
 
@@ -86,12 +89,13 @@ BASELINES = ("linear", "boosting", "process")
 OUR_ROWS = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi")
 SETS = tuple(PUBLISHED)
 N_SPLITS = {"protein": 5}  # 20 of the others
-ROWS = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi", "deep-ensemble", "bnn", "dropout",
-        "sbnn-paper", "sbnn-paper-spike", "sbnn-one-shot", "sbnn-by-rate",
+ESTIMATORS: Mapping[str, int] = {"sieve-5": 5, "sieve": 1}  # members
+ROWS = (*ESTIMATORS, "sbnn", "sbnn-het", "sbnn-dropout", "flat-vi", "deep-ensemble", "bnn",
+        "dropout", "sbnn-paper", "sbnn-paper-spike", "sbnn-one-shot", "sbnn-by-rate",
         *BASELINES)  # fmt: skip
 _CUT = ("sbnn-paper-spike", "sbnn-one-shot")  # chosen by how they stand being cut
 _ONE_SHOT = ("sbnn-paper", *_CUT, "sbnn-by-rate")  # weights removed at once, nothing learned after
-_SINGLE = ("bnn", "dropout", *_ONE_SHOT, *BASELINES)  # one network or model predicts
+_SINGLE = ("sieve", "bnn", "dropout", *_ONE_SHOT, *BASELINES)  # one network or model predicts
 _MOST_ROWS = 2000  # of an exact Gaussian process, and of gradient boosting without bins
 _HELD_OUT = 0.15  # share of the training rows that say how wide the noise of a baseline is
 _Work = tuple[str, str, int, int]  # set, row, first split, number of splits
@@ -138,6 +142,11 @@ def run_row(
         each, detail = run_baseline(row, splits)
         totals = {"seconds": round(time.perf_counter() - began, 2)}
         return row_of(name, row, each, seeds if each else [], totals, detail)
+    if row in ESTIMATORS:
+        each = run_estimator(name, ESTIMATORS[row], seeds)
+        totals = {"seconds": round(time.perf_counter() - began, 2),
+                  "processor_seconds": round(time.process_time() - began_work, 2)}  # fmt: skip
+        return row_of(name, row, each, seeds, totals, {"n_members": ESTIMATORS[row]})
     budget = budget_for(n_rows, quick=quick, effort=effort)
     if row in _SINGLE:
         budget = replace(budget, n_members=1)
@@ -157,6 +166,25 @@ def run_row(
     totals["processor_seconds"] = round(time.process_time() - began_work, 2)
     detail = {"candidates": [asdict(one) for one in settings], "budget": asdict(budget)}
     return row_of(name, row, each, seeds, totals, detail)
+
+
+def run_estimator(name: str, n_members: int, splits: Sequence[int]) -> list[dict[str, Any]]:
+    """Scores of `SieveRegressor` on each split, and what its inner folds chose."""
+    path = find_uci(name, data_root())
+    assert path is not None  # `load_uci` has read it
+    x, y, masks = read_uci(path)
+    models = fit_many(
+        [SieveRegressor(n_members=n_members, random_state=split) for split in splits],
+        x, y, [np.flatnonzero(~masks[split]) for split in splits],
+    )  # fmt: skip
+    each = list[dict[str, Any]]()
+    for model, split in zip(models, splits, strict=True):
+        found = estimator_scores(model, x[masks[split]], y[masks[split]])
+        choice = {"kl": model.kl_, "bins": model.settings_.bins,
+                  "noise_factor": round(model.noise_factor_, 3),
+                  "degrees_of_freedom": model.degrees_of_freedom_}  # fmt: skip
+        each.append({"log_lik": -found.pop("nll"), **found, "choice": choice})
+    return each
 
 
 def run_baseline(
@@ -284,6 +312,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sets", default=",".join(SETS), help=f"comma list of {', '.join(SETS)}")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"comma list of {', '.join(ROWS)}")
     parser.add_argument("--splits", type=int, help="the first so many splits; all unless given")
+    parser.add_argument("--first", type=int, default=0, help="number of the first split")
     parser.add_argument("--jobs", type=int, default=1, help="rows computed side by side")
     parser.add_argument("--effort", type=float, default=1.0, help="factor on the training steps")
     parser.add_argument(
@@ -291,12 +320,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--stop-after", type=float, help="seconds after which nothing new begins")
     options = parser.parse_args(arguments)
-    flags = ("sets", "rows", "device", "out", "jobs", "stop-after")
+    flags = ("sets", "rows", "device", "out", "jobs", "stop-after", "first", "splits")
     page_path = None if options.out is None else options.out.with_suffix(".md")
     if options.join is not None:
         for path in options.join:
             _refuse_unfinished(read(path, "uci"))
-        show_page(page(joined(options.join, "uci", options.out, flags)), page_path)
+        show_page(
+            page(joined(options.join, "uci", options.out, flags, pool=join_blocks)), page_path
+        )
         return 0
     sets = chosen("uci", "set", options.sets, SETS)
     rows = chosen("uci", "row", options.rows, ROWS)
@@ -333,7 +364,7 @@ def _todo(sets: list[str], rows: list[str], run: Run, options: argparse.Namespac
     for name, row in pairs:
         known = run.find(f"{name}/{row}", {"set": name, "row": row}, name)
         n_splits = _splits_of(name, options.splits)
-        todo = [(0, n_splits)]
+        todo = [(options.first, n_splits)]
         if options.in_blocks and row not in BASELINES:
             todo = blocks(n_splits, len(load_uci(name, data_root(), split=0).train))
         done = [] if known is None else known["seeds"]

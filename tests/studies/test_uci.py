@@ -3,12 +3,14 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.data.examples import DataSet, Examples
+from bayesieve.estimators import SieveRegressor
 from records import record_of
 from studies import uci, uci_networks
 from studies.uci import PUBLISHED, blocks, candidates, join_blocks, page, row_of, verdicts
@@ -163,8 +165,28 @@ def test_a_second_call_does_only_what_is_missing(tmp_path, monkeypatch, capsys):
 def test_every_row_has_candidates():
     assert set(PUBLISHED) == set(uci.SETS)
     for name in uci.ROWS:
-        if name not in uci.BASELINES:
+        if name not in (*uci.BASELINES, *uci.ESTIMATORS):
             assert candidates(name, 400)
+
+
+def test_the_estimator_itself_is_measured_on_the_splits_asked_for(monkeypatch, tmp_path):
+    source = np.random.default_rng(0)
+    x, seen = source.normal(size=(60, 2)), list[int]()
+    masks = [np.arange(60) // 15 == i for i in range(4)]
+    monkeypatch.setattr(uci, "load_uci", lambda name, root, split: toy(split))
+    monkeypatch.setattr(uci, "find_uci", lambda name, root: tmp_path)
+    monkeypatch.setattr(uci, "read_uci", lambda path: (x, x[:, 0], masks))
+
+    def quick(**settings):
+        seen.append(settings["random_state"])
+        return SieveRegressor(hidden=(4,), bins=0, epochs=2, folds=0, kl=1.0, **settings)
+
+    monkeypatch.setattr(uci, "SieveRegressor", quick)
+    pieces = [uci.run_row("yacht", "sieve-5", 2, "cpu", first=first) for first in (2, 0)]
+    row = join_blocks(pieces)
+    assert seen == [2, 3, 0, 1]
+    assert (row["seeds"], row["kind"], len(row["each"])) == ([0, 1, 2, 3], "ensemble", 4)
+    assert math.isfinite(row["metrics"]["log_lik"])
 
 
 def test_a_row_of_a_set_with_its_own_budget(monkeypatch):

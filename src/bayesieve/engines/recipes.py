@@ -44,7 +44,8 @@ _FEW_DATA = 10_000  # examples: below, an epoch has few steps
 _TABLE_STEPS = {"variational": 1100}  # by course; others take more
 _MORE_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2500, 20, 400
 TABLE_KL = 0.3
-TABLE_KLS = (1.0, 0.3, 0.1)  # the inner folds of a table choose from these
+# The inner folds of a table choose from these. Averaging holds an ensemble back too.
+TABLE_KLS, ENSEMBLE_KLS = (1.0, 0.3, 0.1), (0.3, 0.1, 0.03, 0.01)
 MANY_ROWS = 3000  # above, one inner fold holds out a tenth and noise is on activations
 _LARGE_TABLE = 3000  # rows from which layers are wider
 _EMBEDDED = 400  # inputs of a network that embeddings may make of the columns
@@ -166,6 +167,7 @@ class RunSize:
         may_prune: False while what is left of a pruned network trains on: then no engine removes
             weights by itself, and a chain's learned prior gives way to its slab.
         table: whether the inputs are the columns of a table.
+        ensemble: whether several networks are averaged.
 
     Example:
         >>> size = RunSize.of(None, 10, epochs=2, steps=None, batch_size=4)
@@ -180,6 +182,7 @@ class RunSize:
     task: str = "classification"
     may_prune: bool = True
     table: bool = False
+    ensemble: bool = False
 
     @classmethod
     def of(
@@ -200,6 +203,8 @@ class RunSize:
             batch_size = recommended_batch_size(name, n_data, table=table)
         if epochs is None and steps is None and name is not None:
             epochs = recommended_epochs(name, n_data, batch_size, table=table)
+            if facts.get("ensemble"):  # it is asked for where accuracy is worth the time
+                epochs *= 3 if compares_light_priors(name, n_data, facts["task"]) else 2
         both = {"epochs": epochs, "steps": steps}
         lengths = {key: value for key, value in both.items() if value is not None}
         if len(lengths) != 1:
@@ -367,6 +372,8 @@ def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> E
             columns = {**entry.table, **entry.table.get(size.task, {})}
             if size.task == "regression" and size.n_data > MANY_ROWS:
                 columns |= entry.table.get("many", {})
+            elif size.ensemble and size.task == "regression":
+                columns |= entry.table.get("ensemble", {})
         for values, its_prior in ((few, entry.priors[0]), (special, usual), (columns, usual)):
             kept = values if prior == its_prior else {k: values[k] for k in _STEP if k in values}
             kept = {**kept, **values.get(prior, {})}
@@ -425,10 +432,11 @@ def recommended_batch_size(name: EngineName | None, n_data: int, *, table: bool 
     return min(n_data, max(32, min(256, 2 ** round(math.log2(max(n_data, 1) / 16)))))
 
 
-def table_widths(n_rows: int, *, embedded: bool = False) -> tuple[int, ...]:
+def table_widths(n_rows: int, *, embedded: bool = False, ensemble: bool = False) -> tuple[int, ...]:
     """Units of each hidden layer of a network for a table, by whether its columns are embedded.
 
-    A first layer on embedded columns bends wherever it needs to; small tables need no second one.
+    A first layer on embedded columns bends wherever it needs to. One network for a small table
+    has no second one, for the sake of time.
 
     Example:
         >>> table_widths(500), table_widths(500, embedded=True), table_widths(50_000)
@@ -436,7 +444,16 @@ def table_widths(n_rows: int, *, embedded: bool = False) -> tuple[int, ...]:
     """
     if n_rows >= _LARGE_TABLE:
         return (100, 100)
-    return (50,) if embedded else (50, 50)
+    return (50,) if embedded and not ensemble else (50, 50)
+
+
+def compares_light_priors(name: EngineName, n_rows: int, task: str) -> bool:
+    """Whether an ensemble on a table compares `ENSEMBLE_KLS` and trains for longer.
+
+    Large tables do not: their short inner runs prefer light priors that whole runs do not need.
+    """
+    variational = ENGINES[name].course == "variational"
+    return variational and task == "regression" and n_rows <= MANY_ROWS
 
 
 def table_bins(n_rows: int, n_columns: int) -> int:
@@ -588,6 +605,7 @@ _VI_TABLE = {
     "regression": {"lr": 3e-2},
     # Noise on weights hides what many rows with little noise of their own could teach.
     "many": {"local": True, "lr": 2e-2},
+    "ensemble": {"lr": 1e-2},  # it has the steps for it
 }
 _CHAIN = {
     "lr": 0.03,

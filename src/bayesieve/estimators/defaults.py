@@ -5,7 +5,7 @@ tables. Chosen here: folds, candidates that they compare, patience and pruning. 
 how they were measured.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
@@ -76,12 +76,12 @@ def table_settings(
         task: "regression" or "classification".
         n_rows: rows to learn from.
         n_columns: inputs.
-        hidden: widths; else one layer of 50 on embedded columns and two of 50 on others, from
+        hidden: widths; else two layers of 50, for one network on embedded columns one of 50, from
             3,000 rows on two layers of 100.
         bins: of the embedding of each column, 0 for none; else the folds choose between none and
             the recommended number.
         epochs: else about 1,100 steps, within 20 to 400 epochs; an ensemble, which is asked for
-            where accuracy is worth more than time, has twice as many.
+            where accuracy is worth more than time, has two or three times as many.
         batch_size: else 32 for small tables, up to 256 for large ones.
         lr: of an engine given by name.
         schedule: else the engine's.
@@ -120,9 +120,10 @@ def table_settings(
     if n_members is None:
         n_members = entry.n_chains or 1
     check_positive(who, n_members=n_members)
-    size = RunSize.of(name, n_rows, epochs, None, batch_size, task=task, table=True)
-    if epochs is None and n_members > 1 and entry.course in ("variational", "point"):
-        size = replace(size, n_steps=2 * size.n_steps)
+    ensemble = n_members > 1 and entry.course in ("variational", "point")
+    size = RunSize.of(
+        name, n_rows, epochs, None, batch_size, task=task, table=True, ensemble=ensemble
+    )
     if folds is None:  # a chain needs all its steps
         alone = n_rows < 20 or not takes_weights or entry.course == "steady"
         folds = 0 if alone else 1 if n_rows > recipes.MANY_ROWS else _enough_folds(n_rows)
@@ -139,7 +140,7 @@ def table_settings(
         check_positive(who, patience=patience)
     elif entry.course != "variational":
         patience = max(1, size.n_epochs // 2)
-    widths = _widths(who, hidden, n_rows)
+    widths = _widths(who, hidden, n_rows, ensemble=ensemble)
     if bins is None:
         n_bins = 0 if entry.passes or hidden in ((), []) else recipes.table_bins(n_rows, n_columns)
         forms: tuple[int, ...] = (0, 1) if n_bins and folds else (0,)
@@ -153,7 +154,9 @@ def table_settings(
             check_positive(who, kl=kl)
             course["kl"] = kl
         elif entry.course == "variational" and folds:
-            course["kl"], kls = 1.0, recipes.TABLE_KLS
+            course["kl"] = 1.0
+            light = ensemble and recipes.compares_light_priors(name, n_rows, task)
+            kls = recipes.ENSEMBLE_KLS if light else recipes.TABLE_KLS
         schedule = Schedule(**course)
     score: ScoreName = "magnitude" if entry.course == "point" else "snr"
     gradual = entry.course != "steady" and entry.prunes == "schedule"
@@ -214,10 +217,13 @@ def _built(
     return recipes.build_engine(config, size)
 
 
-def _widths(who: str, hidden: object, n_rows: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _widths(
+    who: str, hidden: object, n_rows: int, *, ensemble: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Widths on embedded and on plain columns."""
     if hidden is None:
-        return recipes.table_widths(n_rows, embedded=True), recipes.table_widths(n_rows)
+        embedded = recipes.table_widths(n_rows, embedded=True, ensemble=ensemble)
+        return embedded, recipes.table_widths(n_rows)
     widths = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
     if not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(
