@@ -50,17 +50,18 @@ from torch.nn.utils import prune as torch_prune
 from bayesieve.assess.costs import interleaved, ratio
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Samples, SparseModel
+from bayesieve.core.posterior import Samples, SparseModel, as_point
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.data.examples import DataSet
+from bayesieve.data.files import data_root
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
-from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
+from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp, resnet20
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
@@ -68,6 +69,7 @@ from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.unit_rules import keep_units
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
+from studies.pretrained_resnet import published
 
 SHAPE, N_CLASSES, BATCHES = (1, 28, 28), 10, (1, 64)
 BASELINE, NOISE = "onnxruntime, dense", "our runtime on noise without zeros"
@@ -119,9 +121,11 @@ SETTINGS = {
         lambda: lenet_300_100(SHAPE, N_CLASSES), 0.985, 20, {1: 2.5, 64: 5.0}, 40_000
     ),
     "784-1200-1200-10": Setting(
-        lambda: mlp(SHAPE, N_CLASSES, widths=(1200, 1200)), 0.98, 4, {1: 6.0, 64: 10.0}
+        lambda: mlp(SHAPE, N_CLASSES, widths=(1200, 1200)), 0.98, 4, {1: 12.0, 64: 40.0}
     ),
+    "LeNet-5-Caffe": Setting(lambda: lenet5_caffe(SHAPE, N_CLASSES), 0.995, 4, {1: 3.0}),
 }
+RESNETS = {0.9: 3.0, 0.95: 5.0}  # speedup of our runtime at batch 1, by zeros
 STRUCTURES = (  # the larger one is the limit the target names; it alone is 13.5 times smaller
     {"conv1": 10, "conv2": 20, "fc1": 80},
     {"conv1": 8, "conv2": 16, "fc1": 50},
@@ -172,8 +176,9 @@ def masked_at_random(setting: Setting) -> SparseModel:
 
     def score(posterior: object) -> Tensor:
         values = torch.rand(network.layout.size, generator=generator)
-        first = values[network.layout.slices["fc1.weight"]].view(-1, centre.numel())
-        first *= 0.9 + 0.1 * centre
+        if "conv1.weight" not in network.layout.slices:
+            first = values[network.layout.slices["fc1.weight"]].view(-1, centre.numel())
+            first *= 0.9 + 0.1 * centre
         return values
 
     return prune(posterior, keep_zeros(setting.zeros, score=score, scope="layer"))
@@ -307,6 +312,25 @@ def structured_rows(
                        STRUCTURED_SIZE if judged else None)]  # fmt: skip
 
 
+def resnet_rows(zeros: float, rounds: int) -> list[Row]:
+    """ResNet-20 without its smallest weights: the published one, or initial weights without it."""
+    try:
+        net: nn.Module = published(20, data_root()).eval()
+    except FileNotFoundError:
+        net = built(lambda: resnet20((3, 32, 32), N_CLASSES)).eval()
+    sparse = prune(as_point(net, Categorical()), keep_zeros(zeros, score="magnitude"))
+    x = torch.randn(max(BATCHES), 3, 32, 32, generator=Generator().manual_seed(2))
+    masked = sparse.to_module()
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        forms: dict[str, Callable[[Any], object]] = {
+            BASELINE: OnnxSession(net, Path(folder) / "dense.onnx", x).run,
+            "torch, dense": net,
+            "our runtime": as_runtime(masked, x),
+        }
+        name = f"ResNet-20, {zeros:.0%} zeros"
+        return timed(name, forms, x, rounds, {"our runtime": {1: RESNETS[zeros]}})
+
+
 # --------------------------------------------------------------------------------------- report
 
 
@@ -344,16 +368,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=31)
     parser.add_argument("--epochs", type=int, help="of training, in place of each net's own")
+    known = [*SETTINGS, "ResNet-20"]
+    parser.add_argument("--nets", nargs="+", choices=known, default=known)
     parser.add_argument("--out", type=Path, help="JSON file, such as results/inference.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     data = mnist()
     rows: list[Row] = []
     plans = {}
-    for name, setting in SETTINGS.items():
+    for name in options.nets:
+        if name == "ResNet-20":
+            rows += [row for zeros in RESNETS for row in resnet_rows(zeros, options.rounds)]
+            continue
+        setting = SETTINGS[name]
         measured, plans[name] = sieved_rows(name, setting, data, options.epochs, options.rounds)
         rows += measured
-    for units in STRUCTURES:
+    for units in STRUCTURES if "LeNet-5-Caffe" in options.nets else ():
         judged = units is STRUCTURES[-1]
         rows += structured_rows(units, data, options.rounds, judged=judged)
     about = machine(data)

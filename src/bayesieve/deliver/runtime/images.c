@@ -39,29 +39,32 @@ typedef struct {
   const int32_t *gathered; /* n_features places in the scratch memory */
 } program;
 
+#define EACH _Pragma("GCC unroll 16") for
 #define TILE(NAME, VECTOR, LOOSE, SIZE, ROWS, COLUMNS)                                       \
   static void NAME(const step *s, const float *in, float *out, const float *added,           \
                    int32_t from, int32_t to, float bias) {                                   \
     VECTOR sum[ROWS * COLUMNS];                                                              \
-    const int64_t below = s->down * s->in_row;                                               \
-    for (int i = 0; i < ROWS * COLUMNS; i++) sum[i] = (VECTOR){0} + bias;                    \
+    const int64_t below = s->down * s->in_row, next = s->out.row;                            \
+    const int32_t *offset = s->offset;                                                       \
+    const float *weight = s->weight;                                                         \
+    EACH(int i = 0; i < ROWS * COLUMNS; i++) sum[i] = (VECTOR){0} + bias;                    \
+    if (added)                                                                               \
+      EACH(int r = 0; r < ROWS; r++)                                                         \
+        EACH(int c = 0; c < COLUMNS; c++)                                                    \
+          sum[r * COLUMNS + c] += *(const LOOSE *)(added + r * next + c * SIZE);             \
     for (int32_t k = from; k < to; k++) {                                                    \
-      const float *x = in + s->offset[k];                                                    \
-      const float w = s->weight[k];                                                          \
-      for (int r = 0; r < ROWS; r++)                                                         \
-        for (int c = 0; c < COLUMNS; c++)                                                    \
+      const float *x = in + offset[k];                                                       \
+      const float w = weight[k];                                                             \
+      EACH(int r = 0; r < ROWS; r++)                                                         \
+        EACH(int c = 0; c < COLUMNS; c++)                                                    \
           sum[r * COLUMNS + c] += w * *(const LOOSE *)(x + r * below + c * SIZE);            \
     }                                                                                        \
-    if (added)                                                                               \
-      for (int r = 0; r < ROWS; r++)                                                         \
-        for (int c = 0; c < COLUMNS; c++)                                                    \
-          sum[r * COLUMNS + c] += *(const LOOSE *)(added + r * s->out.row + c * SIZE);       \
     if (s->activation == 1)                                                                  \
-      for (int i = 0; i < ROWS * COLUMNS; i++)                                               \
+      EACH(int i = 0; i < ROWS * COLUMNS; i++)                                               \
         sum[i] = (VECTOR)((__typeof__(sum[i] < 0))sum[i] & ~(sum[i] < 0));                   \
-    for (int r = 0; r < ROWS; r++)                                                           \
-      for (int c = 0; c < COLUMNS; c++)                                                      \
-        *(LOOSE *)(out + r * s->out.row + c * SIZE) = sum[r * COLUMNS + c];                  \
+    EACH(int r = 0; r < ROWS; r++)                                                           \
+      EACH(int c = 0; c < COLUMNS; c++)                                                      \
+        *(LOOSE *)(out + r * next + c * SIZE) = sum[r * COLUMNS + c];                        \
   }
 
 #define TILES(ROWS, COLUMNS)                                                                 \
@@ -81,6 +84,7 @@ static void convolve(const step *s, float *scratch) {
   const int64_t vectors = (width + lanes - 1) / lanes; /* in a row */
   const int64_t columns = vectors % 3 == 0 ? 3 : vectors % 2 == 0 ? 2 : 1;
   const int64_t tall = columns == 1 && height >= 8 ? 8 : height >= 4 ? 4 : 1;
+  const int ends = s->activation > 1 || vectors * lanes > width; /* more to do after a tile */
   const tile run = (lanes == 16 ? by16 : by8)[tall == 8 ? 2 : tall == 4][columns - 1];
   for (int64_t top = 0; top < height; top += tall) {
     const int64_t y = top + tall > height ? height - tall : top; /* the last tile may overlap */
@@ -91,7 +95,7 @@ static void convolve(const step *s, float *scratch) {
       if (s->added && s->added[o] >= 0) added = scratch + s->added[o] + y * s->out.row;
       for (int64_t x = 0; x < vectors * lanes; x += columns * lanes)
         run(s, in + x, to + x, added ? added + x : 0, s->start[o], s->start[o + 1], s->bias[o]);
-      for (int64_t r = 0; r < tall; r++, to += s->out.row) {
+      for (int64_t r = 0; r < tall && ends; r++, to += s->out.row) {
         if (s->activation > 1)
           for (int64_t x = 0; x < width; x++)
             to[x] = activate(to[x], s->activation, (float)s->slope);
