@@ -16,7 +16,8 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import FEWEST_DRAWS
-from bayesieve.core.inputs import tensors_of
+from bayesieve.core.batch import Batch
+from bayesieve.core.inputs import mapped, tensors_of
 from bayesieve.core.memory import LiveBytes, free_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
@@ -117,21 +118,22 @@ def memory_need(
     """
     kept = sum(t.nbytes for t in (*problem._model.parameters(), *problem._model.buffers()))
     weights = kept + problem.initial.nbytes
-    data = problem.x.nbytes + problem.y.nbytes + more_data
+    data = more_data + _held_bytes(problem, batch_size)
     data += sum(part.nbytes for part in test or ())
     dry = _meta_copy(problem)
     dry.execution.micro_batch = micro_batch
     kind = torch.device(device or problem.device).type
     dry.network = replace(dry.network, stands_for="cpu" if kind == "meta" else kind)
     examples = None if test is None else tuple(part.to("meta") for part in test)
-    known = (*tensors_of(dry.x), dry.y, dry.initial, *(examples or ()))
+    held = (*tensors_of(dry.x), dry.y) if dry.stream is None else ()
+    known = (*held, dry.initial, *(examples or ()))
     with _rehearsal(), LiveBytes(known, meta=True) as live:
         state = engine.init(dry, Generator(), n_models)
         population = Population(dry, engine, state, n_models)
         started = live.now
         if masks:
             population.allow_masks_()
-        batch = dry.batch(_places(dry, batch_size))
+        batch = _meta_batch(dry, batch_size)
         for _ in range(_STEPS):
             engine.step(dry, state, batch)
         trained, step = live.now, live.most
@@ -171,10 +173,24 @@ def _meta_copy(problem: Problem) -> Problem:
     return dry
 
 
-def _places(problem: Problem, n: int) -> Tensor:
+def _held_bytes(problem: Problem, batch_size: int) -> int:
+    """Bytes of the data in memory; of a stream the batches that are read ahead."""
+    if problem.stream is None:
+        return int(problem.x.nbytes + problem.y.nbytes)
+    each = sum(values.nbytes for values in problem.sample[:2]) / len(problem.sample.y)
+    return round(each * batch_size * (2 * problem.stream.workers + 2))
+
+
+def _meta_batch(problem: Problem, n: int) -> Batch:
     n = min(n, problem.n_data)
+    if problem.stream is not None:
+
+        def empty(values: Tensor) -> Tensor:
+            return values.new_empty((n, *values.shape[1:]), device="meta")
+
+        return Batch(mapped(empty, problem.sample.x), empty(problem.sample.y))
     shape = (n,) if problem.rows is None else (problem.rows.n_models, n)
-    return torch.empty(shape, dtype=torch.int64, device="meta")
+    return problem.batch(torch.empty(shape, dtype=torch.int64, device="meta"))
 
 
 def _predict(population: Population, test: tuple[Tensor, ...]) -> None:

@@ -1,26 +1,30 @@
 """The problem to solve: a network, a likelihood and data; no prior, no algorithm."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Batch, Data, Rows, first_not_finite, pair_of
-from bayesieve.core.inputs import Input, one_input, shown, tensors_of
+from bayesieve.core.batch import Batch, Data, ExamplesLike, Rows, first_not_finite, pair_of
+from bayesieve.core.inputs import Input, mapped, one_input, shown, tensors_of
 from bayesieve.core.layout import Layout, Patterns, RoleRule, check_patterns, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
 from bayesieve.core.turns import own_stream
 from bayesieve.core.workspace import PRECISIONS, Draw, Execution, Precision, Workspace
 from bayesieve.data.augment import Augment
+from bayesieve.data.streams import Stream, stream_of
 from bayesieve.errors import UnsupportedModelError
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")
 _HALF = (torch.float16, torch.bfloat16)
+_SAMPLE = 64  # examples of the data that checks and recipes look at
+Streamed = Stream | Dataset[Any] | DataLoader[Any]
 
 
 class Problem:
@@ -33,7 +37,8 @@ class Problem:
         model: any `nn.Module` mapping (n, ...) to (n, outputs), or to an object with `logits`.
         likelihood: `Categorical`, `Bernoulli` or `Gaussian`.
         data: an object with tensors `.x` (N, ...) and `.y` (N, ...), or an (x, y) pair. x is one
-            tensor, or a tuple or dict of them for a model of several inputs (core/inputs.py).
+            tensor, or a tuple or dict of them for a model of several inputs (core/inputs.py). Or a
+            `DataLoader`, `Dataset` or `Stream`, which is read batch by batch (docs/streams.md).
         roles: which parameters are pruned, kept or point estimates (see `Roles`).
         weight: (N,), what each example counts in the log-likelihood; None counts all once.
         rows: the rows that each model of a population learns from; None gives all to all.
@@ -42,6 +47,7 @@ class Problem:
         full_precision: modules that stay in float32 then, by name pattern or type:
             `("head", nn.LayerNorm)`.
         augment: random changes of the images of each training batch.
+        n_data: N of a stream that has no length.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
@@ -60,7 +66,7 @@ class Problem:
         self,
         model: nn.Module,
         likelihood: Likelihood,
-        data: Data,
+        data: Data | Streamed,
         *,
         roles: RoleRule = default_role,
         weight: Tensor | None = None,
@@ -68,6 +74,7 @@ class Problem:
         precision: Precision = "float32",
         full_precision: Patterns = (),
         augment: Augment | None = None,
+        n_data: int | None = None,
     ) -> None:
         check_choice("Problem", "precision", precision, PRECISIONS)
         if not isinstance(model, nn.Module):
@@ -81,8 +88,8 @@ class Problem:
         check_patterns("Problem", full_precision, "module", names)
         self.execution = Execution(precision, full_precision)
         self.augment = augment
-        self.x, self.y = pair_of("Problem", data)
-        self.network = Network.of(model, likelihood, roles).seeing(self.x)
+        self._take(data, n_data)
+        self.network = Network.of(model, likelihood, roles).seeing(self.sample.x)
         self.initial = self.network.weights_of(model)
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
@@ -109,6 +116,8 @@ class Problem:
     @property
     def n_data(self) -> int:
         """N, the number of training examples (of one model, if each has its rows)."""
+        if self.stream is not None:
+            return self.stream.n_data
         return len(self.x) if self.rows is None else self.rows.n
 
     @property
@@ -148,18 +157,62 @@ class Problem:
         clone.network = self.network.to(device)
         clone.initial = self.initial.to(device)
         clone.warmth = torch.zeros((), device=device)
-        clone.x, clone.y = self.x.to(device), self.y.to(device)
+        clone.sample = Batch(self.sample.x.to(device), self.sample.y.to(device))
+        if self.stream is None:
+            clone.x, clone.y = self.x.to(device), self.y.to(device)
         clone.weight = None if self.weight is None else self.weight.to(device)
         clone.rows = None if self.rows is None else self.rows.to(device)
         return clone
 
-    def with_data(self, data: Data) -> "Problem":
+    def with_data(self, data: Data | Streamed) -> "Problem":
         """The same network and starting point with other training data, without weights or rows."""
         clone = self._copy()
         clone.weight, clone.rows = None, None
-        clone.x, clone.y = pair_of("Problem", data)
+        clone._take(data, None)
         clone._check()
         return clone
+
+    def _take(self, data: Data | Streamed, n_data: int | None) -> None:
+        """Note the data, and some of them as the sample that checks look at."""
+        self.__dict__.pop("x", None)
+        self.__dict__.pop("y", None)
+        self.stream = None if isinstance(data, ExamplesLike) else stream_of(data, n_data)
+        if self.stream is not None:
+            self.sample = Batch(*pair_of("Problem", self.stream.first(_SAMPLE)))
+            return
+        if n_data is not None:
+            raise ValueError("Problem: n_data is for streams; tensors have their length.")
+        self.x, self.y = pair_of("Problem", data)  # type: ignore[arg-type]
+        self.sample = Batch(self.x[:_SAMPLE], self.y[:_SAMPLE])
+
+    def __getattr__(self, name: str) -> Any:
+        """Say of a stream that it has no tensor of all inputs or targets."""
+        if name in ("x", "y") and self.__dict__.get("stream") is not None:
+            raise UnsupportedModelError(
+                f"Problem: the data are a stream, so there is no tensor {name} of all of them, "
+                "which is needed here. Read them into memory with bayesieve.data.gather."
+            )
+        raise AttributeError(f"Problem has no attribute {name!r}")
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Every example once, in order, at most `size` at a time, on the device of w."""
+        if self.stream is not None:
+            for pair in self.stream.epoch(size):
+                yield self.checked(pair)
+            return
+        for x, y in zip(self.x.split(size), self.y.split(size), strict=True):
+            yield Batch(x, y)
+
+    def checked(self, pair: tuple[Any, Tensor]) -> Batch:
+        """A batch of a stream on the device of w; raises where its numbers cannot be used."""
+        x, y = pair_of("Problem", pair)
+        check_examples(x, y, self.network.dtype)
+        self.likelihood.check(self._first_output, y)
+
+        def moved(values: Tensor) -> Tensor:
+            return values.to(self.device, non_blocking=True)
+
+        return Batch(mapped(moved, x), moved(y))
 
     def with_augment(self, augment: Augment | None) -> "Problem":
         """The same problem with other random changes of its images, or with none."""
@@ -277,9 +330,13 @@ class Problem:
     def _check(self) -> None:
         if self.device.type == "meta":
             return  # there are no numbers to check
+        if self.stream is not None and (self.rows is not None or self.weight is not None):
+            raise ValueError("Problem: rows and weight are of examples in memory, not of a stream.")
         if self.rows is not None:
             self.rows.check(len(self.x))
-        weight, n, dtype = self.weight, len(self.x), self.network.dtype
+        weight, dtype = self.weight, self.network.dtype
+        n = self.n_data if self.stream is not None else len(self.x)
+        x, y = self.sample[:2] if self.stream is not None else (self.x, self.y)
         if weight is not None and (weight.shape != (n,) or weight.dtype != dtype):
             raise ValueError(
                 f"Problem: weight must be {dtype} of shape ({n},), got {weight.dtype} of shape "
@@ -287,10 +344,11 @@ class Problem:
             )
         if weight is not None and not (weight.isfinite() & (weight >= 0)).all() & weight.any():
             raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
-        check_examples(self.x, self.y, self.network.dtype)
+        check_examples(x, y, self.network.dtype)
         if self.augment is not None:
-            self.augment.check(one_input("Augment", self.x))
-        self.likelihood.check(first_outputs(self.network, self.initial, self.x[:2]), self.y)
+            self.augment.check(one_input("Augment", x))
+        self._first_output = first_outputs(self.network, self.initial, x[:2])
+        self.likelihood.check(self._first_output, y)
 
     def check_others(self, who: str, data: Data) -> None:
         """Raise unless other examples, held out for `who`, fit the network and the likelihood."""

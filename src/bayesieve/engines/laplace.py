@@ -112,7 +112,10 @@ def _expansion(
     buffers = problem.network.buffers() if posterior is None else posterior.buffers
     copies = {name: value.detach().clone() for name, value in buffers.items()}
     if labels is None:
-        few = problem.network.outputs(w[None], problem.x[:2], copies)[0, 0].numel() <= _N_LABELS
+        few = (
+            problem.network.outputs(w[None], problem.sample.x[:2], copies)[0, 0].numel()
+            <= _N_LABELS
+        )
         labels = "exact" if few else "sampled"
     generator = Generator(problem.device).manual_seed(seed) if labels == "sampled" else None
     return w.detach().clone(), copies, generator
@@ -164,7 +167,7 @@ def _information(
             return (call({**points, **weights}, buffers, x[None])[0] * v).sum()
 
         single, gradients = torch.func.grad(projected), None
-        for x, y in zip(problem.x.split(batch_size), problem.y.split(batch_size), strict=True):
+        for x, y, *_ in problem.batches(batch_size):
             outputs = network.outputs(w[None], x, buffers)[0]
             for v in _roots(problem, outputs, y, numbers, generator):
                 gradients = gradients or _together_if_possible(single, weights, x, v)
@@ -394,7 +397,7 @@ def laplace_units(
     blocks, n_rows = _empty_blocks(problem), Counter[str]()
     n = problem.layout.n_bayesian
     with problem.network.borrowed() as module:
-        for x, y in zip(problem.x.split(batch_size), problem.y.split(batch_size), strict=True):
+        for x, y, *_ in problem.batches(batch_size):
             _add_(problem, module, w, buffers, (x, y), blocks, n_rows, generator)
     layout, information = problem.layout, torch.zeros_like(w, dtype=torch.float64)
     for block in blocks:

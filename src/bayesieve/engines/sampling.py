@@ -400,7 +400,7 @@ def share_noise_(problem: Problem, w: Tensor, scale: Tensor, at: Slope) -> None:
     if learned:
         column = problem.layout.slices[NUMBERS_PREFIX + learned[0]].start
         assumed = w[:, column].exp()
-    n, constant = problem.n_data * problem.y[0].numel(), 0.5 * math.log(2 * math.pi)
+    n, constant = problem.n_data * problem.sample.y[0].numel(), 0.5 * math.log(2 * math.pi)
     square_sum = -2 * assumed.square() * (at.log_lik + n * (assumed.log() + constant))
     at.log_lik = -0.5 * square_sum / scale[:, 0].square() - n * (scale[:, 0].log() + constant)
     at.grad.mul_((assumed[:, None] / scale).square())

@@ -170,7 +170,11 @@ class Record:
 
 
 def save_run(
-    folder: Path, record: Record, population: Population, settings: Settings, data: Fingerprint
+    folder: Path,
+    record: Record,
+    population: Population,
+    settings: Settings,
+    data: Fingerprint | None,
 ) -> None:
     """Write a checkpoint of everything into `folder/checkpoints`."""
     tensors = population.copies() | {_BEST + name: value for name, value in record.best.items()}

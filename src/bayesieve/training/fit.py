@@ -295,7 +295,9 @@ def _recommended(
     batch_size: int | None,
 ) -> tuple[RunSize, Engine[Any], Schedule]:
     """Fill in what was left out by the recipe of the engine; an engine of your own has none."""
-    name, inputs = recipes.name_of(engine), tensors_of(problem.x)
+    name, inputs = recipes.name_of(engine), tensors_of(problem.sample.x)
+    if problem.stream is not None:
+        batch_size = batch_size or problem.stream.batch_size
     table = all(tensor.dim() == 2 and tensor.is_floating_point() for tensor in inputs)
     facts = {"task": problem.likelihood.task, "table": table}
     size = RunSize.of(name, problem.n_data, epochs, steps, batch_size, **facts)

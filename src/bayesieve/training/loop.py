@@ -7,13 +7,15 @@ gives the same posterior.
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core.batch import Batch
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.engines import Renewing, Settling
 from bayesieve.engines.recipes import RunSize
@@ -31,14 +33,13 @@ from bayesieve.training.checkpoint import (
     write_metrics,
 )
 from bayesieve.training.distributed import Ranks
-from bayesieve.training.fingerprint import Fingerprint, fingerprint
+from bayesieve.training.feed import data_of, feed
+from bayesieve.training.fingerprint import Fingerprint
 from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation, renewal_steps
 from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.schedule import Schedule, minibatch_weight
 from bayesieve.training.stepper import make_stepper
-
-_PREDICTED = 64  # examples that the draws of a finished run must predict
 
 
 class Loop:
@@ -66,6 +67,7 @@ class Loop:
         device = population.problem.device
         log_lik_sum = torch.zeros(population.n, dtype=torch.float64, device=device)
         self.record = Record(self.order.get_state(), log_lik_sum)
+        self.fed: Iterator[Batch] | None = None  # the batches of a stream, while the run reads it
 
     def start(self, start_from: Start | None, *, resume: bool | str) -> None:
         """Begin at a posterior, with a mask, or at a checkpoint."""
@@ -92,6 +94,7 @@ class Loop:
         record, size, stop, ranks = self.record, self.size, False, self.ranks
         caught = self.folder is not None or ranks is not None
         with (
+            self._feeding(),
             progress_bar(size.n_steps, record.step, shown=self._first) as bar,
             interruptible(caught=caught) as signals,
         ):
@@ -124,11 +127,22 @@ class Loop:
         self._drop_diverged("the posterior mean", torch.tensor(finite))
         self._drop_diverged("a prediction of the kept draws", torch.tensor(predicts))
 
+    @contextmanager
+    def _feeding(self) -> Iterator[None]:
+        """Read a stream, if the data are one, inside the block; processes that read end with it."""
+        problem = self.population.problem
+        if problem.stream is None:
+            yield
+            return
+        with closing(feed(problem, self.size, self.seed, self.record.step)) as batches:
+            self.fed = batches
+            yield
+
     def _epoch(self, epoch: int, bar: Bar, signals: list[int]) -> bool:
         """The remaining steps of one epoch; False when interrupted before its end."""
         record, size, problem = self.record, self.size, self.population.problem
         self.order.set_state(record.order)
-        permutation = epoch_order(problem, self.order)
+        permutation = epoch_order(problem, self.order) if self.fed is None else None
         controls, every = self.population.state.controls, self.schedule.checkpoint_every
         end = min((epoch + 1) * size.per_epoch, size.n_steps)
         warm_up = problem.likelihood.warm_up
@@ -146,8 +160,12 @@ class Loop:
             if warm_up:
                 problem.warmth.fill_(max(0.0, 1 - step / (warm_up * size.n_steps)))
             first = position * size.batch_size
-            index = permutation[..., first : first + size.batch_size]
-            record.log_lik_sum += self.stepper(index)["log_lik"]
+            if permutation is not None:
+                taken: Tensor | Batch = permutation[..., first : first + size.batch_size]
+            else:
+                assert self.fed is not None
+                taken = next(self.fed)
+            record.log_lik_sum += self.stepper(taken)["log_lik"]
             record.step = step + 1
             if self.pruning is not None and record.step in self.renewals:
                 self.population.prune_(self.pruning, record.step / size.n_steps)
@@ -244,7 +262,7 @@ class Loop:
         """Whether what draws predict for some of the data is finite."""
         if not isinstance(posterior, Samples):
             return True
-        network, x = posterior.network, self.population.problem.x[:_PREDICTED]
+        network, x = posterior.network, self.population.problem.sample.x
         outputs = network.outputs(posterior.draws, x, posterior.buffers, posterior.draw_buffers)
         summary = network.likelihood.summary(outputs, network.numbers(posterior.draws))
         return all(bool(value.isfinite().all()) for value in summary)
@@ -283,8 +301,8 @@ class Loop:
             save_run(self.folder, self.record, self.population, self._settings(), self._data)
 
     @cached_property
-    def _data(self) -> Fingerprint:
-        return fingerprint(self.population.problem.x, self.population.problem.y)
+    def _data(self) -> Fingerprint | None:
+        return data_of(self.population.problem)
 
     def _settings(self) -> Settings:
         problem, watch = self.population.problem, self.validation

@@ -1,4 +1,4 @@
-"""One training step on examples picked by index: run eagerly, or captured once as a CUDA graph.
+"""One training step on a batch: run eagerly, or captured once as a CUDA graph.
 
 Also whether the elementwise part of a step is worth compiling, and can be compiled here.
 """
@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Metrics
+from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.inputs import one_input
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
@@ -28,9 +29,9 @@ COMPILE_MODES = ("auto", "on", "off", "network")
 _WORTHWHILE_UPDATES = {"cpu": 3e9, "cuda": 1e12}
 
 
-# One step on a batch, given by its places, (n,) or (k, n) on the problem's device. The metrics, of
-# shape (k,) each, are valid until the next call.
-Stepper = Callable[[Tensor], Metrics]
+# One step on a batch on the problem's device: the places of its examples, (n,) or (k, n), or, of a
+# stream, the examples. The metrics, of shape (k,) each, are valid until the next call.
+Stepper = Callable[[Tensor | Batch], Metrics]
 
 
 def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
@@ -44,10 +45,14 @@ def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
     sharing = problem.execution.sharing
     source = problem.execution.source(state.generator)
 
-    def step(index: Tensor) -> Metrics:
-        batch = problem.batch(index if sharing is None else sharing.part(index))
-        if sharing is not None:
-            batch = batch._replace(n_shared=index.shape[-1])
+    def step(taken: Tensor | Batch) -> Metrics:
+        if sharing is None:
+            batch = problem.batch(taken) if isinstance(taken, Tensor) else taken
+        elif isinstance(taken, Tensor):
+            batch = problem.batch(sharing.part(taken))._replace(n_shared=taken.shape[-1])
+        else:  # every process has read the whole batch
+            places = sharing.part(torch.arange(taken.n, device=taken.y.device))
+            batch = Batch(taken.x[places], taken.y[places], n_shared=taken.n)
         if problem.augment is not None:
             batch = batch._replace(x=problem.augment(one_input("Augment", batch.x), source))
         return engine.step(problem, state, batch)
@@ -58,7 +63,7 @@ def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
 
 
 class GraphStepper:
-    """Replays a captured step; one graph per batch size.
+    """Replays a captured step; one graph per shape of the batch.
 
     Everything the step reads lives in tensors that keep their address: state, data, controls.
     Capturing needs a few real steps first; state, buffers and generators are put back afterwards,
@@ -73,32 +78,33 @@ class GraphStepper:
         self._step = step
         self._state = state
         self._workspace = workspace
-        self._captured: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Metrics]] = {}
+        self._captured: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Metrics]] = {}
 
-    def __call__(self, index: Tensor) -> Metrics:
-        """Copy the indices into place and replay."""
-        n = index.shape[-1]
-        if n not in self._captured:
-            self._captured[n] = self._capture(index)
-        graph, static_index, metrics = self._captured[n]
-        static_index.copy_(index)
+    def __call__(self, taken: Tensor | Batch) -> Metrics:
+        """Copy the batch into place and replay."""
+        inputs = _tensors(taken)
+        shapes = tuple(values.shape for values in inputs)
+        if shapes not in self._captured:
+            self._captured[shapes] = self._capture(taken)
+        graph, static_inputs, metrics = self._captured[shapes]
+        torch._foreach_copy_(static_inputs, inputs)
         graph.replay()
         return metrics
 
-    def _capture(self, index: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Metrics]:
-        static_index = index.clone()
+    def _capture(self, taken: Tensor | Batch) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Metrics]:
+        static = tree_map_only(Tensor, Tensor.clone, taken)
         with self._undone():
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(self.WARMUP_STEPS):
-                    self._step(static_index)
+                    self._step(static)
             torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._state.generator)
         with torch.cuda.graph(graph):
-            metrics = self._step(static_index)
-        return graph, static_index, metrics
+            metrics = self._step(static)
+        return graph, _tensors(static), metrics
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
@@ -114,6 +120,10 @@ class GraphStepper:
             for name, value in space.all_buffers().items():
                 value.copy_(buffers.get(name, initial[name]))
         torch.cuda.set_rng_state(default_rng)
+
+
+def _tensors(taken: Tensor | Batch) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(taken) if isinstance(leaf, Tensor)]
 
 
 @contextmanager

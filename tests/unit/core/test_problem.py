@@ -401,8 +401,8 @@ def test_models_that_return_something_else_are_refused_at_once(form, error, mess
 
 def test_data_of_another_kind_are_named():
     loader = DataLoader(TensorDataset(ONES, ONES[:, :1]))
-    with pytest.raises(TypeError, match=r"got DataLoader\. .* bayesieve\.data\.gather"):
-        Problem(nn.Linear(2, 1), Gaussian(), loader)
+    with pytest.raises(TypeError, match=r"got set\. .* bayesieve\.data\.gather"):
+        Problem(nn.Linear(2, 1), Gaussian(), {1})
     problem = Problem(nn.Linear(2, 1), Gaussian(), gather(loader))
     assert torch.equal(problem.x, ONES)
 

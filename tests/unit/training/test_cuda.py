@@ -3,12 +3,14 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
+from bayesieve.data.streams import Stream
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
@@ -93,3 +95,26 @@ def test_fit_prunes_on_the_device_and_repeats_itself(compile):
         assert first.mean.is_cuda
         torch.testing.assert_close(first.mean, second.mean, rtol=1e-3, atol=1e-4)
         assert (first.mean == 0).double().mean() >= 0.45
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_is_copied_ahead_into_the_buffers_of_a_captured_step(workers):
+    in_memory, engine = make_problem(), MAP(lr=0.01)
+    rows = TensorDataset(in_memory.x.cpu(), in_memory.y.cpu())
+    stream = Stream(rows, workers=workers)
+    problem = in_memory.with_data(stream)
+    asked = {"steps": 12, "batch_size": 16, "seed": 3, "schedule": Schedule()}
+    run = fit(problem, engine, **asked)
+    state = engine.init(in_memory, torch.Generator("cuda").manual_seed(3))
+    for x, y in stream.steps(16, seed=3, stop=12):
+        engine.step(in_memory, state, Batch(x.cuda(), y.cuda()))
+    torch.testing.assert_close(run.state.w, state.w, rtol=1e-4, atol=1e-5)
+
+
+def test_the_network_is_compiled_on_the_device():
+    results = []
+    for compile in ("off", "network"):
+        schedule = Schedule(compile=compile)
+        run = fit(make_problem(), SBNN(), steps=4, batch_size=16, schedule=schedule)
+        results.append(run.posterior.mean)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-3, atol=1e-4)

@@ -54,9 +54,7 @@ def test_the_compiler_of_the_environment_is_looked_for(monkeypatch):
 
 
 def test_unknown_modes_raise():
-    with pytest.raises(
-        ValueError, match="compile must be one of auto, on, off, network; got 'always'"
-    ):
+    with pytest.raises(ValueError, match="one of auto, on, off, network; got 'always'"):
         should_compile("always", CPU, 1)
 
 

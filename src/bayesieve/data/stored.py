@@ -1,0 +1,379 @@
+"""Sources of streams in files: mapped arrays, Parquet and Arrow tables, and tar shards.
+
+Each knows its length without reading the data, and reads any rows by their numbers, so that runs
+are resumed exactly (`data.streams`).
+"""
+
+import io
+import json
+import os
+import tarfile
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bayesieve.data.streams import Pair, StoredRows
+from bayesieve.errors import DataError
+
+PathLike = str | os.PathLike[str]
+_BLOCKS_HELD = 16  # row groups in memory of each process that reads
+_IMAGES = ("png", "jpg", "jpeg", "bmp", "ppm", "pgm")
+_CUT = "the file is cut short"
+
+
+class MappedArrays(StoredRows):
+    """Inputs and targets in NumPy files that stay on the disk.
+
+    Args:
+        x: a .npy file with an array (N, ...); or an .npz file written by `numpy.savez` (not
+            `savez_compressed`), which holds both arrays.
+        y: a .npy file with the targets, (N, ...); of an .npz file None.
+        names: of inputs and targets in an .npz file.
+        scale: what inputs are multiplied by, for bytes 0 to 255 such as 1 / 255; None leaves them.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "data.npz"
+        >>> np.savez(path, x=np.ones((5, 3), np.float32), y=np.arange(5))
+        >>> rows = MappedArrays(path)
+        >>> len(rows), rows.take(np.array([3, 1]))[1]
+        (5, tensor([3, 1]))
+    """
+
+    def __init__(
+        self,
+        x: PathLike,
+        y: PathLike | None = None,
+        *,
+        names: tuple[str, str] = ("x", "y"),
+        scale: float | None = None,
+    ) -> None:
+        self.scale = scale
+        if y is None:
+            self.x, self.y = (_npz_member(Path(x), name) for name in names)
+        else:
+            self.x, self.y = _mapped(Path(x)), _mapped(Path(y))
+        if len(self.x) != len(self.y):
+            raise DataError(
+                f"MappedArrays: {len(self.x)} inputs and {len(self.y)} targets in {x}; there must "
+                "be one target for each input."
+            )
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def take(self, rows: np.ndarray) -> Pair:
+        """Copies of some rows."""
+        x = torch.from_numpy(self.x[rows])
+        if self.scale is not None:
+            x = x.to(torch.float32) * self.scale
+        return x, torch.from_numpy(self.y[rows])
+
+
+def _mapped(path: Path) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(f"{path}: cannot be mapped as a .npy file: {error}.") from error
+
+
+def _npz_member(path: Path, name: str) -> np.ndarray:
+    """An array inside an .npz file, mapped; raises if it is compressed."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo(f"{name}.npy")
+            known = archive.namelist()
+    except KeyError as error:
+        with zipfile.ZipFile(path) as archive:
+            known = archive.namelist()
+        raise DataError(f"{path}: has no array {name!r}, but {', '.join(known)}.") from error
+    except (OSError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: is no .npz file: {error}.") from error
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise DataError(f"{path}: array {name!r} is compressed. Write it with numpy.savez.")
+    with path.open("rb") as file:
+        file.seek(info.header_offset + 26)
+        lengths = file.read(4)
+        if len(lengths) < 4:
+            raise DataError(f"{path}: {_CUT}.")
+        skip = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+        file.seek(skip, io.SEEK_CUR)
+        try:
+            version = np.lib.format.read_magic(file)
+            read = (
+                np.lib.format.read_array_header_1_0
+                if version == (1, 0)
+                else np.lib.format.read_array_header_2_0
+            )
+            shape, fortran, dtype = read(file)
+        except ValueError as error:
+            raise DataError(f"{path}: array {name!r} has no header of NumPy: {error}.") from error
+        start = file.tell()
+    if dtype.hasobject:
+        raise DataError(f"{path}: array {name!r} holds objects, not numbers.")
+    order: Any = "F" if fortran else "C"
+    try:
+        return np.memmap(path, dtype, "r", start, shape, order)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: {_CUT} ({error}).") from error
+
+
+class TableFiles(StoredRows):
+    """Rows of Parquet files (.parquet) or Arrow files (.arrow, .feather), row group by row group.
+
+    Inputs become float32. Lists of one length in a column (pixels, tokens) become further axes, and
+    whole numbers in them, and targets that are whole, int64.
+
+    Args:
+        files: paths, in the order of the rows.
+        target: the column of the targets.
+        columns: the inputs; None takes all others. One column of lists is taken as it is, other
+            columns stand side by side.
+
+    Example:
+        >>> import tempfile, pyarrow, pyarrow.parquet
+        >>> path = Path(tempfile.mkdtemp()) / "rows.parquet"
+        >>> table = pyarrow.table({"a": [1.0, 2.0, 3.0], "b": [0, 1, 0], "y": [1, 0, 1]})
+        >>> pyarrow.parquet.write_table(table, path, row_group_size=2)
+        >>> rows = TableFiles([path], "y")
+        >>> rows.blocks, rows.take(np.array([2]))
+        ([2, 1], (tensor([[3., 0.]]), tensor([1])))
+    """
+
+    def __init__(
+        self, files: Sequence[PathLike], target: str, columns: Sequence[str] | None = None
+    ) -> None:
+        self.files = [Path(file) for file in ([files] if isinstance(files, str) else files)]
+        if not self.files:
+            raise ValueError("TableFiles: give at least one file.")
+        self._places: list[tuple[int, int]] = []  # file and row group of each block
+        lengths: list[int] = []
+        for number, path in enumerate(self.files):
+            names, groups = _opened(path)[:2]
+            columns = columns or [name for name in names if name != target]
+            if missing := {target, *columns} - set(names):
+                raise DataError(
+                    f"{path}: has no column {', '.join(sorted(missing))}; its columns are "
+                    f"{', '.join(names)}."
+                )
+            self._places += [(number, group) for group in range(len(groups))]
+            lengths += groups
+        self.target, self.columns, self.blocks = target, list(columns or ()), lengths
+        self._starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        self._held: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+        if not len(self):
+            raise DataError(f"{self.files[0]}: there is no row to read.")
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def take(self, rows: np.ndarray) -> Pair:
+        """Some rows; row groups read before stay in memory, the last ones."""
+        blocks = np.searchsorted(self._starts, rows, "right") - 1
+        x: np.ndarray | None = None
+        y: np.ndarray | None = None
+        for block in np.unique(blocks):
+            here = blocks == block
+            inputs, targets = self._block(int(block))
+            if x is None or y is None:
+                x = np.empty((len(rows), *inputs.shape[1:]), inputs.dtype)
+                y = np.empty((len(rows), *targets.shape[1:]), targets.dtype)
+            places = rows[here] - self._starts[block]
+            x[here], y[here] = inputs[places], targets[places]
+        assert x is not None
+        assert y is not None
+        return torch.from_numpy(x), torch.from_numpy(y)
+
+    def _block(self, block: int) -> tuple[np.ndarray, np.ndarray]:
+        if block in self._held:
+            self._held.move_to_end(block)
+            return self._held[block]
+        number, group = self._places[block]
+        path = self.files[number]
+        table = _opened(path)[2](group, [*self.columns, self.target])
+        columns = [_numbers(path, name, table.column(name)) for name in self.columns]
+        x = columns[0]
+        if len(columns) > 1 or x.ndim == 1:
+            x = np.concatenate([_flat(column) for column in columns], 1).astype(np.float32)
+        y = _numbers(path, self.target, table.column(self.target))
+        self._held[block] = x, y
+        if len(self._held) > _BLOCKS_HELD:
+            self._held.popitem(last=False)
+        return x, y
+
+
+def _flat(column: np.ndarray) -> np.ndarray:
+    return column.reshape(len(column), -1)
+
+
+def _opened(path: Path) -> tuple[list[str], list[int], Callable[[int, list[str]], Any]]:
+    """Columns, rows of each group, and a function that reads some columns of a group."""
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(f"{path}: reading it needs pyarrow. Install bayesieve[tables].") from error
+    try:
+        if path.suffix == ".parquet":
+            file = parquet.ParquetFile(path)
+            meta = file.metadata
+            groups = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+            return file.schema_arrow.names, groups, file.read_row_group
+        reader = arrow.ipc.open_file(arrow.memory_map(str(path)))
+        groups = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+        return reader.schema.names, groups, lambda i, names: reader.get_batch(i).select(names)
+    except (OSError, arrow.ArrowException) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise DataError(f"{path}: cannot be read as a table: {reason}.") from error
+
+
+def _numbers(path: Path, name: str, column: Any) -> np.ndarray:
+    """A column of numbers, or of lists of them of one length, without gaps."""
+    import pyarrow as arrow
+
+    if column.null_count:
+        raise DataError(f"{path}: column {name!r} has {column.null_count} missing values.")
+    if isinstance(column, arrow.ChunkedArray):
+        column = column.combine_chunks()
+    kind, shape = column.type, [len(column)]
+    while arrow.types.is_list(kind) or arrow.types.is_fixed_size_list(kind):
+        inner = column.flatten()
+        if not len(column) or len(inner) % len(column) or not _even(column):
+            raise DataError(f"{path}: the lists of column {name!r} have several lengths.")
+        shape.append(len(inner) // int(np.prod(shape)))
+        column, kind = inner, inner.type
+    boolean = arrow.types.is_boolean(kind)
+    if not (boolean or arrow.types.is_integer(kind) or arrow.types.is_floating(kind)):
+        raise DataError(
+            f"{path}: column {name!r} holds {kind}, not numbers. Encode it, or leave it out with "
+            "columns=."
+        )
+    values = column.to_numpy(zero_copy_only=False).reshape(shape)
+    whole = boolean or arrow.types.is_integer(kind)
+    return np.ascontiguousarray(values, np.int64 if whole else np.float32)
+
+
+def _even(column: Any) -> bool:
+    import pyarrow.compute as compute
+
+    lengths = compute.list_value_length(column)
+    return bool(compute.min(lengths) == compute.max(lengths))
+
+
+class TarShards(StoredRows):
+    """Examples in tar files, as WebDataset writes them: files of one name and several endings.
+
+    The headers are read once, to know where each example is: 32 bytes of memory for each.
+
+    Args:
+        files: the shards, uncompressed.
+        x: ending of the inputs, such as "png" or "npy".
+        y: ending of the targets, such as "cls".
+        decode: makes (x, y) of two byte strings; None reads images as floats in 0..1, (c, h, w),
+            .npy arrays, .json, and numbers written as text (.cls, .txt).
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "0.tar"
+        >>> with tarfile.open(path, "w") as tar:
+        ...     for name, content in (("a.json", b"[1.5, 2]"), ("a.cls", b"7")):
+        ...         member = tarfile.TarInfo(name)
+        ...         member.size = len(content)
+        ...         tar.addfile(member, io.BytesIO(content))
+        >>> TarShards([path], "json", "cls").take(np.array([0]))
+        (tensor([[1.5000, 2.0000]]), tensor([7]))
+    """
+
+    def __init__(
+        self,
+        files: Sequence[PathLike],
+        x: str,
+        y: str,
+        decode: Callable[[bytes, bytes], tuple[Any, Any]] | None = None,
+    ) -> None:
+        self.files = [Path(file) for file in ([files] if isinstance(files, str) else files)]
+        self.x, self.y, self.decode = x.lstrip("."), y.lstrip("."), decode
+        places = [self._index(path) for path in self.files]
+        self.blocks = [len(place) for place in places]
+        self._places = np.concatenate(places) if places else np.empty((0, 4), np.int64)
+        self._starts = np.concatenate([[0], np.cumsum(self.blocks)])
+        if not len(self):
+            raise DataError("TarShards: there is no example to read.")
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def take(self, rows: np.ndarray) -> Pair:
+        """Some examples, decoded."""
+        shards = np.searchsorted(self._starts, rows, "right") - 1
+        examples: dict[int, tuple[Any, Any]] = {}
+        for shard in np.unique(shards):
+            with self.files[shard].open("rb") as file:
+                for place in np.flatnonzero(shards == shard):
+                    examples[int(place)] = self._example(file, int(rows[place]))
+        columns = zip(*(examples[place] for place in range(len(rows))), strict=True)
+        try:
+            x, y = (torch.stack([_tensor(value) for value in column]) for column in columns)
+        except RuntimeError as error:  # of several shapes
+            reason = str(error).partition("\n")[0]
+            raise DataError(f"{self.files[0]}: examples cannot be stacked: {reason}.") from error
+        return x, y
+
+    def _example(self, file: BinaryIO, row: int) -> tuple[Any, Any]:
+        x_at, x_size, y_at, y_size = self._places[row]
+        file.seek(x_at)
+        x = file.read(x_size)
+        file.seek(y_at)
+        y = file.read(y_size)
+        if len(x) < x_size or len(y) < y_size:
+            raise DataError(f"{file.name}: {_CUT}.")
+        return self.decode(x, y) if self.decode else (_decoded(self.x, x), _decoded(self.y, y))
+
+    def _index(self, path: Path) -> np.ndarray:
+        """Where inputs and targets of each example are: (n, 4), place and size of both."""
+        found: dict[str, dict[str, tuple[int, int]]] = {}
+        try:
+            with tarfile.open(path, "r:") as tar:
+                for member in tar:
+                    folder, _, name = member.name.rpartition("/")
+                    key, _, ending = name.partition(".")
+                    if member.isfile() and ending in (self.x, self.y):
+                        known = found.setdefault(f"{folder}/{key}", {})
+                        known[ending] = member.offset_data, member.size
+        except (OSError, tarfile.TarError) as error:
+            raise DataError(f"{path}: is no uncompressed tar file: {error}.") from error
+        for key, known in found.items():
+            if len(known) < len({self.x, self.y}):
+                lacking = self.y if self.x in known else self.x
+                raise DataError(f"{path}: example {key.lstrip('/')} has no .{lacking}.")
+        rows = [(*known[self.x], *known[self.y]) for known in found.values()]
+        return np.array(rows, np.int64).reshape(-1, 4)
+
+
+def _decoded(ending: str, content: bytes) -> Any:
+    kind = ending.rpartition(".")[2].lower()
+    if kind in _IMAGES:
+        from PIL import Image
+
+        pixels = np.array(Image.open(io.BytesIO(content)))
+        pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        return torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255
+    if kind == "npy":
+        return np.load(io.BytesIO(content), allow_pickle=False)
+    if kind == "json":
+        return json.loads(content)
+    if kind in ("cls", "txt"):
+        text = content.decode().strip()
+        return int(text) if text.lstrip("-").isdigit() else float(text)
+    raise DataError(f"TarShards: files .{ending} are not known here. Give decode=.")
+
+
+def _tensor(value: Any) -> Tensor:
+    tensor = torch.as_tensor(value)
+    return tensor.float() if tensor.is_floating_point() else tensor
