@@ -44,6 +44,17 @@ def as_percent(fraction: float) -> str:
     return f"{100 * fraction:.2f} %"
 
 
+def signed(value: float, digits: int = 2) -> str:
+    """A difference with its sign, the minus as long as the plus.
+
+    Example:
+        >>> signed(0.5), signed(-1.25, 1), signed(-0.001)
+        ('+0.50', '−1.2', '0.00')
+    """
+    text = f"{value:+.{digits}f}"
+    return text[1:] if float(text) == 0 else text.replace("-", "−")
+
+
 def tempering_words(kl: float) -> str:
     """How much data the doubt about the weights counts; nothing to say for Bayes' rule, kl = 1.
 

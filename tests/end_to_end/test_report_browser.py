@@ -212,7 +212,7 @@ def test_rows_of_a_table_can_be_tried(visit):
 
 
 def test_the_page_says_how_to_make_the_cut(visit, folder, source):
-    data = collect([replace(source, folder="runs/a")], limits=LIMITS)
+    data = collect([replace(source, provenance={"folder": "runs/a"})], limits=LIMITS)
     (folder / "command.html").write_text(write(data))
     with visit("command") as page:
         command = page.locator("#cut-command")
@@ -317,14 +317,14 @@ def test_several_runs(visit):
     with visit("three") as page:
         header = page.locator("#compare thead").text_content()
         assert all(name in header for name in ("digits", "dense", "toy"))
-        assert page.locator("h1").nth(1).text_content() == "sbnn on digits"
+        assert "digits: 80\u00a0% of the" in page.locator("h1").nth(1).text_content()
         page.get_by_role("tab", name="toy").click()
-        assert page.locator("h1").nth(1).text_content() == "toy"
+        assert "toy: 4" in page.locator("h1").nth(1).text_content().lower()
         assert page.get_by_role("tab", name="toy").get_attribute("aria-selected") == "true"
         page.wait_for_selector("#self-check[data-worst]")
         page.keyboard.press("ArrowLeft")
         assert page.get_by_role("tab", name="dense").get_attribute("aria-selected") == "true"
-        assert page.locator("h1").nth(1).text_content() == "before"
+        assert "all weights in use" in page.locator("h1").nth(1).text_content()
 
 
 def test_the_policy_stops_foreign_code_and_requests(browser, folder):

@@ -285,8 +285,10 @@ def _column(row: dict[str, Any]) -> dict[str, str]:
 
 @command(options.Report, "report runs/a runs/b -o report.html")
 def report(asked: options.Report, result: dict[str, Any]) -> None:
-    """Print the files, and which networks are not inside the page."""
+    """Print the checks and the files, and which networks are not inside the page."""
     for run in result["runs"]:
+        rows = [(row["question"], row["verdict"], row["words"]) for row in run["checks"]]
+        print_table(f"{run['name']}: {run['title']}", ("", "", ""), rows, numbers=False)
         if not run["embedded"]:
             why = run["not_embedded"].rstrip(".")
             note(f"{run['name']}: the network is not inside the page: {why}.")

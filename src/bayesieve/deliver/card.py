@@ -200,7 +200,7 @@ def report_card(collected: dict[str, Any]) -> str:
         shape = "×".join(str(size) for size in data["input_shape"])
         what = "a regression" if run["task"] == "regression" else f"{len(data['classes'])} classes"
         summary = (
-            f"{one_line(run['title'])}: {what} on {data['name']}, inputs of shape {shape}, "
+            f"{one_line(run['setup'])}: {what} on {data['name']}, inputs of shape {shape}, "
             f"{data['n_train']:,} training and {data['n_test']:,} test examples. "
             f"{100 * run['headline']['after']['zeros']:.1f} % of the parameters are exactly 0."
         )
@@ -216,6 +216,7 @@ def report_card(collected: dict[str, Any]) -> str:
             limits.append("- A point estimate: it states no doubt about its own weights.")
         sections += [
             f"# {one_line(run['name'])}\n\n{summary}",
+            _section("Checks", [_checks(run["checks"])]),
             _section("Before and after", [markdown_table(header, rows)]),
             _certificate(run["certificate"]),
             _curve(run),
@@ -224,6 +225,11 @@ def report_card(collected: dict[str, Any]) -> str:
             _section("Provenance", lines),
         ]
     return _joined(*sections)
+
+
+def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
+    rows = [[row["question"], row["verdict"], one_line(row["words"])] for row in checks]
+    return markdown_table(["question", "verdict", "measured"], rows, left=3)
 
 
 def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:

@@ -8,9 +8,10 @@ import torch
 
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat, traces
+from bayesieve.assess.evaluate import Evaluation
 from bayesieve.core.posterior import Samples, posterior_of
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.report import curve, inputs, quality
+from bayesieve.report import curve, inputs, quality, verdicts
 from bayesieve.report.curve import processor
 from bayesieve.report.embed import embed
 from bayesieve.report.packing import Json, rounded, short
@@ -56,10 +57,16 @@ def collect_run(source: Source, limits: Limits) -> Json:
             network = embed(source, levels, limits)
         except UnsupportedModelError as error:
             refusal = str(error).removeprefix("report: ")
+        known = source.known
+        way = "sampled" if source.sampler else "after"
+        checks = verdicts.checks_of(source, evaluations, way, known, sieved)
     best, data = evaluations.get("sampled", evaluations["after"]), source.data
     return {
         "name": source.name,
-        "title": source.title,
+        "title": verdicts.title_of(data, sieved["points"][0]["zeros"]),
+        "setup": source.title,
+        "checks": checks,
+        "reading": _reading(source, evaluations, way, checks),
         "task": source.data.task,
         "data": {
             "name": data.name,
@@ -72,7 +79,7 @@ def collect_run(source: Source, limits: Limits) -> Json:
             "target_mean": data.test.target_mean.double().reshape(-1).tolist(),
             "target_std": data.test.target_std.double().reshape(-1).tolist(),
         },
-        "headline": _headline(source, evaluations, sieved),
+        "headline": _headline(source, evaluations, way, sieved),
         "tempering": tempering_words(source.kl) if "sampled" in evaluations else "",
         "curve": {
             "score": source.score,
@@ -93,30 +100,62 @@ def collect_run(source: Source, limits: Limits) -> Json:
         "training": history_columns(source.history),
         "chains": chains(source),
         "inputs": inputs.describe_inputs(source.data),
-        "familiarity": inputs.familiarity(source.data),
+        "familiarity": inputs.familiarity(known),
         "network": network,
         "not_embedded": refusal,
         "provenance": {**_UNKNOWN, **source.provenance, "timed_on": processor()},
     }
 
 
-def _headline(source: Source, evaluations: Mapping[str, Any], sieved: Json) -> Json:
+def _reading(
+    source: Source, evaluations: Mapping[str, Evaluation], way: str, checks: Sequence[Json]
+) -> list[str]:
+    """The headline in sentences, each of which was checked."""
+    before = evaluations.get("before")
+    first = verdicts.sentence_of(evaluations[way], checks, before, source.before_name)
+    claims = verdicts.claims_of(evaluations, way, source.data)
+    tempered = tempering_words(source.kl) if "sampled" in evaluations else ""
+    return [first, *claims, *([tempered] if tempered else [])]
+
+
+def _headline(
+    source: Source, evaluations: Mapping[str, Evaluation], way: str, sieved: Json
+) -> Json:
     """Numbers before and after; sizes and times of the dense network are always known."""
-    layout = source.posterior.layout
+    layout, times = source.posterior.layout, sieved["times"]
     before: Json = {
         "name": source.before_name,
         "parameters": layout.size,
         "bytes": 4 * layout.size,
-        **sieved["dense"],
+        "macs": sieved["dense_macs"],
+        "latency_ms": times["latency_ms"]["dense"],
+        "runtime_ms": times["runtime_ms"]["dense"],
         "quality": quality.numbers(evaluations["before"]) if "before" in evaluations else None,
     }
     now = sieved["points"][0]
-    after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs", "latency_ms")}
+    after: Json = {key: now.get(key) for key in ("weights", "zeros", "bytes", "macs")}
     after["parameters"] = now.get("parameters", now["weights"])
-    after["runtime_ms"] = sieved["runtime_ms"]
+    after["latency_ms"] = times["latency_ms"]["sieved"]
+    after["runtime_ms"] = times["runtime_ms"]["sieved"]
     after["quality"] = quality.numbers(evaluations["after"])
     sampled = quality.numbers(evaluations["sampled"]) if "sampled" in evaluations else None
-    return {"before": before, "after": after, "sampled": sampled}
+    drawn = "" if sampled is None else f"average of {sampled['draws']} draws"
+    others = {name: one for name, one in evaluations.items() if name != way}
+    return {
+        "way": way,
+        "predictor": drawn if way == "sampled" else "mean weights",
+        "before": before,
+        "after": after,
+        "sampled": sampled,
+        "speedup": times["speedup"],
+        "differences": {
+            name: {
+                key: verdicts.difference(check)
+                for key, check in verdicts.compare(evaluations[way], one, source.data).items()
+            }
+            for name, one in others.items()
+        },
+    }
 
 
 def history_columns(history: Sequence[Mapping[str, Any]]) -> Json | None:

@@ -6,15 +6,18 @@ weights is left. Positions are evenly spaced in the logarithm of what is kept.
 
 import math
 import platform
-from collections.abc import Callable, Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import count_macs, evaluating, median_times
+from bayesieve.assess.costs import BATCHES, count_macs, evaluating, interleaved, resized
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
@@ -30,7 +33,8 @@ from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import score_of
 
 _EXAMPLES = 64
-_ROUNDS = 5
+_ROUNDS = 15
+_BUSY = 1.2  # wall time over processor time, from which the machine was busy
 _QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
 
 
@@ -41,9 +45,9 @@ def sieve_further(source: Source, limits: Limits) -> tuple[Json, Tensor]:
         The curve:
 
         points: one row per position, see docs/report.md.
-        dense: multiply-adds and times of the network with all its weights.
-        runtime_ms: milliseconds at position 0 of the runtime that skips zeros, by batch size; None
-            where that was not measured.
+        dense_macs: multiply-adds of the network with all its weights.
+        times: of that network and of the one at position 0, see `_times`. A network that lost no
+            weight is not timed against itself.
         compaction: what compacting the model at position 0 did; None if it cannot be compacted.
         not_compacted: why not.
 
@@ -64,49 +68,98 @@ def sieve_further(source: Source, limits: Limits) -> tuple[Json, Tensor]:
         refusal = str(error)
     dense = posterior.to_module().cpu()
     example = example.cpu()
-    full = _without_zeros(posterior) if compacted and sizes > 1 else None
-    times = _milliseconds(dense, compacted, full, example)
-    for i, (point, module) in enumerate(zip(points, compacted, strict=False)):
-        point |= _cost(module, example) | {"latency_ms": times[f"compacted {i}"]}
+    small = compacted[0] if compacted and points[0]["zeros"] > 0 else None
+    full = None if small is None or sizes == 1 else _without_zeros(posterior)
+    times = _times(dense, small, full, example)
+    for point, module in zip(points, compacted, strict=False):
+        point |= _cost(module, example)
     curve = {
         "points": points,
-        "dense": {
-            "macs": count_macs(dense.eval(), example[:1])[0],
-            "latency_ms": times["dense"],
-            "runtime_ms": times.get("full runtime"),
-        },
-        "runtime_ms": times.get("runtime"),
+        "dense_macs": count_macs(dense.eval(), example[:1])[0],
+        "times": times,
         "compaction": report_of(compacted[0]).to_dict() if compacted else None,
         "not_compacted": refusal,
     }
     return curve, masks.sum(0)
 
 
-def _milliseconds(
-    dense: nn.Module, compacted: Sequence[nn.Module], full: nn.Module | None, example: Tensor
-) -> dict[str, Json]:
-    """Median milliseconds of the networks by batch size, all in one interleaved run.
+def _times(
+    dense: nn.Module, small: nn.Module | None, full: nn.Module | None, example: Tensor
+) -> Json:
+    """Times of the network with all its weights and of the compacted one, in turns.
 
-    Processor time on one thread: what else the machine does is not counted. With `full`, which has
-    a weight in every place, it and the first compacted network also run as `as_runtime` makes them.
+    Processor time on one thread. With `full`, which has a weight in every place, both run as
+    `as_runtime` makes them too, and the headline is about the runtime.
+
+    Returns:
+        latency_ms and runtime_ms: medians of "dense" and "sieved", by batch size; None where not
+            measured.
+        speedup: "where" ("runtime" or "torch"), "ratio" (median over turns, batches of 64),
+            "interval" (quartiles over turns, at least 2 % wide on each side) and "busy": whether
+            other work took the processor away for more than a sixth of the time; None if there is
+            nothing to compare.
     """
-    candidates: dict[str, Callable[[Tensor], object]] = {"dense": dense}
-    candidates |= {f"compacted {i}": module for i, module in enumerate(compacted)}
+    candidates: dict[str, Callable[[Tensor], object]] = {"torch dense": dense}
+    if small is not None:
+        candidates["torch sieved"] = small
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with evaluating(dense, *compacted), torch.no_grad():
-            if full is not None and example.dtype == torch.float32 and example.dim() > 1:
+        with evaluating(*(m for m in (dense, small) if m is not None)), torch.no_grad():
+            if small is not None and full is not None and _takes(example):
                 with suppress(UnsupportedModelError):
-                    runtime = as_runtime(compacted[0], example)
-                    candidates |= {"full runtime": as_runtime(full, example), "runtime": runtime}
-            times = median_times(candidates, example, rounds=_ROUNDS, clock="cpu")
+                    runtime = as_runtime(small, example)
+                    candidates |= {"runtime dense": as_runtime(full, example)}
+                    candidates |= {"runtime sieved": runtime}
+            wall, cpu = time.perf_counter(), time.process_time()
+            rounds = {
+                n: interleaved(
+                    {
+                        name: partial(model, resized(example, n))
+                        for name, model in candidates.items()
+                    },
+                    rounds=_ROUNDS,
+                    clock="cpu",
+                )
+                for n in BATCHES
+            }
+            busy = time.perf_counter() - wall > _BUSY * (time.process_time() - cpu)
     finally:
         torch.set_num_threads(threads)
+
+    def medians(name: str) -> Json | None:
+        if name not in candidates:
+            return None
+        return {str(n): short(statistics.median(times[name]), 4) for n, times in rounds.items()}
+
+    where = "runtime" if "runtime sieved" in candidates else "torch"
     return {
-        name: {str(n): short(ms, 4) for n, ms in by_batch.items()}
-        for name, by_batch in times.items()
+        "latency_ms": {side: medians(f"torch {side}") for side in ("dense", "sieved")},
+        "runtime_ms": {side: medians(f"runtime {side}") for side in ("dense", "sieved")},
+        "speedup": _speedup(rounds[BATCHES[-1]], where, busy=busy) if small else None,
     }
+
+
+def _takes(example: Tensor) -> bool:
+    """Whether the runtime can take such inputs."""
+    return example.dtype == torch.float32 and example.dim() > 1
+
+
+def _speedup(times: Mapping[str, Sequence[float]], where: str, *, busy: bool) -> Json:
+    """How many times faster the sieved network is, turn by turn.
+
+    Example:
+        >>> times = {"torch dense": [4.0, 4.4, 3.8, 4.0], "torch sieved": [2.0, 2.0, 2.0, 2.0]}
+        >>> row = _speedup(times, "torch", busy=False)
+        >>> row["ratio"], row["interval"]
+        (2.0, [1.925, 2.15])
+    """
+    pairs = zip(times[f"{where} dense"], times[f"{where} sieved"], strict=True)
+    ratios = sorted(a / b for a, b in pairs)
+    low, _, high = statistics.quantiles(ratios, n=4)
+    middle = statistics.median(ratios)
+    interval = [short(min(low, 0.98 * middle), 4), short(max(high, 1.02 * middle), 4)]
+    return {"where": where, "ratio": short(middle, 4), "interval": interval, "busy": busy}
 
 
 def _without_zeros(posterior: Posterior) -> nn.Module:

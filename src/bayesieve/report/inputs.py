@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve.assess.familiarity import Familiarity, unavailable
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.data import DataSet
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
@@ -47,17 +47,16 @@ def describe_inputs(data: DataSet) -> Json:
     return {"kind": "none"}
 
 
-def familiarity(data: DataSet) -> Json | None:
+def familiarity(known: Familiarity | None) -> Json | None:
     """What training inputs look like, each tensor packed; None where inputs have no familiarity.
 
     Example:
         >>> from bayesieve.data import load_data
-        >>> familiarity(load_data("digits"))["centres"]["shape"]
+        >>> familiarity(Familiarity.of(load_data("digits").train.x))["centres"]["shape"]
         [16, 25]
     """
-    if unavailable(data.train.x):
+    if known is None:
         return None
-    known = Familiarity.of(data.train.x)
     tensors = dict(known.named_buffers())
     tensors["roots"] = known.roots[:, *torch.tril_indices(*known.roots.shape[1:])]
     packed = {name: pack(value, "f4") for name, value in tensors.items()}

@@ -26,8 +26,11 @@ def evaluations(source: Source, limits: Limits) -> dict[str, Evaluation]:
     """The test split under each way to predict: "before", "after", "sampled" where they exist."""
     test = source.data.test
     results = {}
-    if source.before is not None:
-        results["before"] = evaluate(source.before, test)
+    n: int | None
+    if source.before is not None:  # predicted as the headline is
+        drawn = source.sampler and has_spread(source.before)
+        n = limits.draws and draws_of(source.before, limits.draws) if drawn else 0
+        results["before"] = evaluate(source.before, test, n_samples=n)
     results["after"] = evaluate(source.model, test)
     if has_spread(source.averaged):
         n = limits.draws and draws_of(source.averaged, limits.draws)

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bayesieve.core.posterior import Model, Posterior, posterior_of
+from bayesieve.assess.familiarity import Familiarity, unavailable
+from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.sieve.scores import ScoreName
 
@@ -22,7 +23,7 @@ class Source:
 
     Args:
         name: short, as it is shown in tables of several runs.
-        title: what the run is, in a few words.
+        title: how it was made: engine, data, network.
         model: what was learned, pruned or not.
         data: what it was trained and tested on.
         before: the network before pruning, or a dense one to compare with, if it is known.
@@ -33,6 +34,7 @@ class Source:
         score: what weights are ranked by when the threshold moves.
         history: one row of numbers per epoch.
         certificate: what `certify` found, if it was asked.
+        familiarity: of the inputs, if it is known; None learns it from the training examples.
         kl: weight of the prior against the data; 1 is Bayes' rule.
         provenance: where it comes from, as far as that is known: `config` (resolved settings by
             section), `versions` of packages, `hashes` (SHA-256 by file name), `command` to make it
@@ -50,6 +52,7 @@ class Source:
     score: ScoreName = "snr"
     history: Sequence[Mapping[str, Any]] = ()
     certificate: Mapping[str, Any] | None = None
+    familiarity: Familiarity | None = None
     kl: float = 1.0
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
@@ -57,6 +60,18 @@ class Source:
     def posterior(self) -> Posterior:
         """The (masked) posterior of the model."""
         return posterior_of(self.model)
+
+    @property
+    def known(self) -> Familiarity | None:
+        """The familiarity of the inputs; None where they can have none."""
+        if self.familiarity is not None or unavailable(self.data.train.x):
+            return self.familiarity
+        return Familiarity.of(self.data.train.x)
+
+    @property
+    def sampler(self) -> bool:
+        """Whether it is a chain of draws, whose mean is no network that was ever visited."""
+        return isinstance(self.posterior, Samples) and has_spread(self.averaged)
 
     @property
     def averaged(self) -> Model:

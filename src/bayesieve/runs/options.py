@@ -506,7 +506,13 @@ class Report(_Trusting):
     )
     card: Place | None = option("Write a Markdown model card here too.")
     data: Place | None = option("Write the data behind the page as JSON too.")
+    check: bool = option("End with exit code 1 if a check of the page fails.", False)
     device: str = option(_DEVICE, "auto")
+
+    def exit_code(self, result: Mapping[str, Any]) -> int:
+        """1 if --check was given and a check failed."""
+        verdicts = [row["verdict"] for run in result["runs"] for row in run["checks"]]
+        return int(self.check and "fail" in verdicts)
 
 
 @dataclass(frozen=True)

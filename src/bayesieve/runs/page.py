@@ -102,6 +102,8 @@ def _summary(run: Json) -> Json:
     sides = {side: run["headline"][side] for side in ("before", "after")}
     return {
         "name": run["name"],
+        "title": run["title"],
+        "checks": run["checks"],
         "points": len(run["curve"]["points"]),
         "embedded": network is not None,
         "not_embedded": run["not_embedded"],
@@ -153,6 +155,7 @@ def read_source(
         score=_score(folder, run.model),
         history=_history(folder),
         certificate=run.certificate,
+        familiarity=run.familiarity,
         kl=config.tempering,
         provenance={
             "command": command and f"bayesieve {command}",

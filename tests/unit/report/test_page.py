@@ -14,7 +14,7 @@ import torch
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.figures.quality import _plausible, _taken_together
 from bayesieve.assess.metrics import ReliabilityBins
-from bayesieve.data import DataSet, Examples, load_data
+from bayesieve.data import load_data
 from bayesieve.deliver.card import headline_rows, report_card
 from bayesieve.report import page as pages
 from bayesieve.report.collect import collect
@@ -79,7 +79,7 @@ def test_the_data_come_back(text, data):
 
 
 def test_hostile_names_stay_text(data):
-    run = {**data["runs"][0], "name": HOSTILE, "title": HOSTILE}
+    run = {**data["runs"][0], "name": HOSTILE, "title": HOSTILE, "setup": HOSTILE}
     run["data"] = {**run["data"], "classes": [HOSTILE] * 10}
     text = page({**data, "runs": [run]})
     parsed = parse(text)
@@ -147,9 +147,9 @@ def test_numbers_as_people_read_them():
     ];"""
     assert node(code) == [
         "50\u00a0%", "99.87\u00a0%", "0.034\u00a0%", "0\u00a0%", "–", "12.5\u00a0%",
-        "999 B", "53.0 kB", "2.50 MB", "12.3 k", "−12.3 k", "0.5",
+        "999\u00a0B", "53.0\u00a0kB", "2.50\u00a0MB", "12.3 k", "−12.3 k", "0.5",
         "0.1235", "100", "1.0e−9", "−2.5", "–", "1,234,567",
-        "50.0 µs", "2.00 ms",
+        "50.0\u00a0µs", "2.00\u00a0ms",
     ]  # fmt: skip
 
 
@@ -201,13 +201,12 @@ def test_a_drawing_is_brought_to_the_size_of_the_data():
 @pytest.mark.parametrize("shape", [(5,), (1, 8, 8), (3, 12, 9)])
 def test_the_page_computes_the_familiarity_that_python_does(shape):
     x = torch.randn(300, *shape, generator=torch.Generator().manual_seed(0))
-    data = DataSet("x", Examples(x, x[:, :1].flatten(1)[:, :1]), Examples(x, x), "regression")
     new = torch.cat([x[:20], 1.7 * x[:20], torch.full((1, *shape), 1e9)])
     code = """
         const known = loadFamiliarity(given.known);
         return given.x.map((row) => [familiarityOf(known, row), strangeness(known, row)]);
     """
-    actual = node(code, known=familiarity(data), x=new.flatten(1).tolist())
+    actual = node(code, known=familiarity(Familiarity.of(x)), x=new.flatten(1).tolist())
     known = Familiarity.of(x)
     for (share, distance), a, b in zip(actual, known.score(new), known.distance(new), strict=True):
         assert share == pytest.approx(a.item(), abs=2e-4)
@@ -238,7 +237,9 @@ def test_a_dot_an_x_and_a_scribble_on_the_pad_are_unfamiliar_and_digits_are_not(
         const zero = steps.map((t) => [140 + 55 * Math.cos(6.3 * t), 140 + 90 * Math.sin(6.3 * t)]);
         return [dot, cross, scribble, zero].map(drawn);
     """
-    dot, cross, scribble, zero = node(code, known=familiarity(data), recipe=recipe)
+    dot, cross, scribble, zero = node(
+        code, known=familiarity(Familiarity.of(data.train.x)), recipe=recipe
+    )
     assert max(dot, cross, scribble) < 0.05
     assert zero > 0.05
 

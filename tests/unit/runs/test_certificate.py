@@ -10,18 +10,18 @@ from scipy.stats import binom
 from bayesieve import runs
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import ece, risk_coverage
-from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
-from bayesieve.runs.certificate import (
+from bayesieve.assess.paired import (
+    Bootstrap,
     auroc_interval,
     calibration_of,
-    compare_predictions,
     kept_loss,
-    mcnemar,
     mean_of,
     paired_interval,
     resampled,
     strangers_check,
 )
+from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
+from bayesieve.runs.certificate import compare_predictions, mcnemar
 from bayesieve.runs.options import Certify
 from commands import call, ok, refused
 from problems import normal, seeded
@@ -152,7 +152,7 @@ def test_no_share_falls_by_more_than_all():
 def test_bootstrap_intervals_cover_the_difference():
     # Mean losses 0 and .1 of two models of 300 examples, correlated, skewed; 400 data sets. A
     # bootstrap of a mean of 300 numbers covers .94 or more; below .90 happens once in 1,000.
-    inside, asked = 0, Certify("none", resamples=200)
+    inside, asked = 0, Bootstrap(resamples=200)
     for seed in range(400):
         shared, one, two = normal(3, 300, seed=seed, dtype=torch.float64)
         losses = ((shared + 0.5 * one).square(), (shared + 0.5 * two).square() + 0.1)
@@ -180,12 +180,12 @@ def test_strangers_are_told_from_test_inputs_of_tables_and_images():
     rows = normal(400, 4, seed=0)
     images = normal(400, 1, 3, 3, seed=1).cumsum(3).cumsum(2)
     for x in (rows, images):
-        check = strangers_check(Familiarity.of(x[:300]), x[300:], Certify("none"))
+        check = strangers_check(Familiarity.of(x[:300]), x[300:])
         assert check.dense is None
         assert check.sieved > 0.9
         assert check.interval[0] <= check.worse_by <= check.interval[1]
     blind = Familiarity.of(10 * normal(300, 4, seed=2))  # to it, all of this is ordinary
-    assert strangers_check(blind, rows, Certify("none")).verdict == "fail"
+    assert strangers_check(blind, rows).verdict == "fail"
 
 
 # --- the command

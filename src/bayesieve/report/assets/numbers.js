@@ -20,15 +20,20 @@ function percent(fraction, digits) {
   return value.toFixed(decimals) + "\u00a0%";
 }
 
+// Text whose numbers stay on the line of their unit.
+function bound(text) {
+  return text.replace(/(\d) (%|kB|MB|µs|ms)/g, "$1\u00a0$2");
+}
+
 function count(n) {
   return n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en-GB");
 }
 
 function bytes(n) {
   if (n === null || n === undefined) return "–";
-  if (n < 1000) return n.toFixed(0) + " B";
-  if (n < 1e6) return (n / 1e3).toFixed(1) + " kB";
-  return (n / 1e6).toFixed(2) + " MB";
+  if (n < 1000) return n.toFixed(0) + "\u00a0B";
+  if (n < 1e6) return (n / 1e3).toFixed(1) + "\u00a0kB";
+  return (n / 1e6).toFixed(2) + "\u00a0MB";
 }
 
 function short(n) {
@@ -51,7 +56,7 @@ function number(x, digits) {
 
 function milliseconds(ms) {
   if (ms === null || ms === undefined) return "–";
-  return ms < 1 ? (1000 * ms).toPrecision(3) + " µs" : ms.toPrecision(3) + " ms";
+  return ms < 1 ? (1000 * ms).toPrecision(3) + "\u00a0µs" : ms.toPrecision(3) + "\u00a0ms";
 }
 
 // Rows of a table as text; a cell with a comma, quote or line break is quoted.

@@ -24,7 +24,7 @@ function runSections(run) {
     section("try", "Try it", run.network ? "The network is in this page: change what it sees, and watch its answer and its doubt." : null, el("div", { class: "grid" }, play.node)),
     section("left", "What is left", "Layer by layer, what the data called for.", el("div", { class: "grid" }, maskPanel(run, view), el("div", { class: "stack" }, layerTable(run), stayPanel(run)), inclusionPanel(run))),
     section("trust", "Can it be trusted?", "Honest confidence, useful doubt, and the examples behind them.",
-      el("div", { class: "grid three" }, present(certificatePanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), examples))),
+      el("div", { class: "grid three" }, present(certificatePanel(run), waysPanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), examples))),
     looks.length ? section("looks", "What it looks at", null, el("div", { class: "grid" }, looks)) : null,
     section("training", "How it was trained", null, el("div", { class: "grid three" }, present(chainPanel(run), trainingPanels(run)))),
     provenanceSection(run));
@@ -49,7 +49,7 @@ function comparison(runs, choose) {
     ["90 % interval holds", (run) => q(run).coverage_90, (v) => percent(v, 1), null],
     ["zeros", (run) => run.headline.after.zeros, (v) => percent(v), false],
     ["parameters kept", (run) => run.headline.after.weights, count, true],
-    ["size", (run) => run.headline.after.bytes, bytes, true],
+    ["size of the weights", (run) => run.headline.after.bytes, bytes, true],
     ["multiply-adds", (run) => run.headline.after.macs, short, true],
     ["time of 64 examples, torch", (run) => (run.headline.after.latency_ms || {})["64"], milliseconds, true],
     ["time of 64 examples, runtime", (run) => (run.headline.after.runtime_ms || {})["64"], milliseconds, true],
@@ -67,7 +67,7 @@ function comparison(runs, choose) {
     title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with mean weights unless a row says otherwise; the best number of a row is bold.",
     data: () => ({ header: ["", ...runs.map((run) => run.name)], rows: rows.map(([name, value]) => [name, ...runs.map(value)]) }),
     body: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Side by side" }, el("table", { id: "compare" },
-      el("thead", {}, el("tr", {}, el("th", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, run.title))))), el("tbody", {}, body))),
+      el("thead", {}, el("tr", {}, el("th", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, run.setup))))), el("tbody", {}, body))),
   });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Runs" }, runs.map((run, i) => el("button", {
     type: "button", class: "button", role: "tab", "aria-selected": i === 0 ? "true" : "false", onclick: () => choose(i),

@@ -5,88 +5,113 @@ function section(id, title, lead, ...children) {
     el("h2", { id: id + "-title" }, title), lead ? el("p", { class: "lead" }, lead) : null, ...children);
 }
 
-function changeWords(before, after, { lower, unit }) {
-  if (before === null || before === undefined || after === null || after === undefined || !before || !after) return null;
-  const ratio = lower ? before / after : after / before;
-  if (Math.abs(Math.log(ratio)) < 0.06) return el("span", {}, "about the same");
-  const better = ratio > 1;
-  const text = better ? `${number(ratio, 2)}× ${unit[0]}` : `${number(1 / ratio, 2)}× ${unit[1]}`;
-  return el("span", { class: better ? "gain" : "loss" }, text);
+// How many times smaller a count became: exact, so no interval.
+function fewer(before, after, words) {
+  if (!before || !after || before === after) return null;
+  const ratio = before / after;
+  return ratio > 1 ? el("span", { class: "gain" }, `${number(ratio, 2)}× ${words[0]}`) : el("span", { class: "loss" }, `${number(1 / ratio, 2)}× ${words[1]}`);
 }
 
-function card(what, now, was, change) {
-  return el("div", { class: "card" }, el("div", { class: "what" }, what), el("div", { class: "now" }, now),
+function card(what, now, was, change, about) {
+  return el("div", { class: "card", title: about || null }, el("div", { class: "what" }, what), el("div", { class: "now" }, now),
     el("div", { class: "was" }, was), change ? el("div", { class: "change" }, change) : null);
 }
 
-function difference(before, after, format) {
-  if (before === undefined || before === null) return null;
-  const gap = after - before;
-  if (Math.abs(gap) < 1e-12) return el("span", {}, "the same");
-  return el("span", { class: gap < 0 ? "gain" : "loss" }, (gap < 0 ? "−" : "+") + format(Math.abs(gap)));
+// A measured difference: coloured only where its interval is without 0.
+function measured(check, text) {
+  if (!check || check.interval === null) return null;
+  if (!check.beyond_chance) return el("span", { class: "chance" }, `${text}, within chance`);
+  return el("span", { class: check.worse_by < 0 ? "gain" : "loss" }, text);
 }
 
 // How many more, or fewer, test examples are wrong.
 function mistakes(n) {
-  if (!n) return el("span", {}, "the same");
   const size = Math.abs(n);
-  return el("span", { class: n < 0 ? "gain" : "loss" }, `${count(size)} example${size === 1 ? "" : "s"} ${n < 0 ? "fewer" : "more"}`);
+  return n ? `${count(size)} mistake${size === 1 ? "" : "s"} ${n < 0 ? "fewer" : "more"}` : "as many mistakes";
+}
+
+const MARKS = { pass: "✓", fail: "✗", "within chance": "≈", "not checked": "–" };
+
+// The checks of the run: a question, the verdict in a word and a mark, and what was measured.
+function verdictStrip(run) {
+  return el("ul", { class: "verdicts", "aria-label": "Checks" }, run.checks.map((row) => el("li", {
+    class: "verdict " + row.verdict.replace(" ", "-"), "data-check": row.name, "data-verdict": row.verdict,
+  }, el("span", { class: "question" }, row.question),
+  el("b", {}, el("span", { class: "mark", "aria-hidden": "true" }, MARKS[row.verdict]), row.verdict),
+  el("span", { class: "words" }, bound(row.words)))));
 }
 
 function heroSection(run) {
-  const { before, after, sampled } = run.headline;
-  const q = after.quality, b = before.quality;
-  const regression = run.task === "regression";
-  const points = (v) => (100 * v).toFixed(2) + " points";
+  const { before, after, way, predictor } = run.headline;
+  const q = way === "sampled" ? run.headline.sampled : after.quality, b = before.quality;
+  const check = Object.fromEntries(run.checks.map((row) => [row.name, row]));
+  const whole = after.zeros === 0;
+  const other = (text) => (b ? `${before.name}: ${text(b)}` : `${count(q.n_examples)} test examples`);
+  const signs = (v, text) => (v < 0 ? "−" : "+") + text(Math.abs(v));
   const cards = [
-    card("size", bytes(after.bytes ?? 4 * after.weights), `all weights: ${bytes(before.bytes)}`, changeWords(before.bytes, after.bytes ?? 4 * after.weights, { lower: true, unit: ["smaller", "larger"] })),
-    card("multiply-adds", short(after.macs), `all weights: ${short(before.macs)}`, changeWords(before.macs, after.macs, { lower: true, unit: ["less", "more"] })),
-    timeCard(before, after),
-    regression
-      ? card("RMSE", number(q.rmse), b ? `${before.name}: ${number(b.rmse)}` : `${count(q.n_examples)} test examples`, b ? difference(b.rmse, q.rmse, (v) => number(v, 2)) : null)
-      : card("test error", percent(q.error, 2), b ? `${before.name}: ${percent(b.error, 2)}` : `${count(q.n_examples)} test examples`, b ? mistakes(Math.round((q.error - b.error) * q.n_examples)) : null),
-    regression
-      ? card("90 % interval holds", percent((sampled || q).coverage_90, 1), b ? `${before.name}: ${percent(b.coverage_90, 1)}` : "of the test targets", null)
-      : card("calibration error (ECE)", percent(q.ece, 2), b ? `${before.name}: ${percent(b.ece, 2)}` : sampled ? `averaged over draws: ${percent(sampled.ece, 2)}` : "", b ? difference(b.ece, q.ece, points) : null),
+    card("parameters", count(after.weights), whole ? "all of them" : `of ${count(before.parameters)}`, fewer(before.parameters, after.weights, ["fewer", "more"])),
+    whole ? null : card("size of the weights", bytes(after.bytes ?? 4 * after.weights), `all weights: ${bytes(before.bytes)}`, fewer(before.bytes, after.bytes ?? 4 * after.weights, ["smaller", "larger"]), SIZE),
+    whole ? null : card("multiply-adds", short(after.macs), `all weights: ${short(before.macs)}`, fewer(before.macs, after.macs, ["less", "more"])),
+    timeCard(run),
+    run.task === "regression"
+      ? card("RMSE", number(q.rmse), other((item) => number(item.rmse)), measured(check.rmse, check.rmse.interval && `${signs(check.rmse.worse_by, (v) => percent(v, 1))}`))
+      : card("test error", percent(q.error, 2), other((item) => percent(item.error, 2)), measured(check.error, b && mistakes(Math.round((q.error - b.error) * q.n_examples)))),
+    run.task === "regression"
+      ? card("90 % interval holds", percent(q.coverage_90, 1), other((item) => percent(item.coverage_90, 1)), null)
+      : card("calibration error (ECE)", percent(q.ece, 2), other((item) => percent(item.ece, 2)), measured(check.ece, b && signs(q.ece - b.ece, (v) => (100 * v).toFixed(2) + " points"))),
   ];
-  return el("section", { class: "hero", id: "summary" },
-    el("p", { class: "kicker" }, `${run.name} · ${count(run.data.n_train)} training and ${count(run.data.n_test)} test examples`),
-    el("h1", {}, run.title), el("p", { class: "lead" }, reading(run)), el("div", { class: "cards" }, cards),
-    after.latency_ms ? el("p", { class: "caption under" }, after.runtime_ms
-      ? "Time: both networks in bayesieve's runtime, which skips zeros where that is faster, on one processor core."
-      : "Time: both networks in torch, on one processor core.") : null);
+  const [first, ...rest] = run.reading;
+  return el("section", { class: "hero", id: "summary", "aria-labelledby": "summary-title" },
+    el("p", { class: "kicker" }, `${run.name} · ${run.setup} · ${count(run.data.n_train)} training and ${count(run.data.n_test)} test examples`),
+    el("h1", { id: "summary-title" }, bound(run.title)), el("p", { class: "lead" }, bound(first)), verdictStrip(run),
+    el("div", { class: "cards" }, cards.filter(Boolean)),
+    el("p", { class: "caption under" }, `Error${run.task === "regression" ? " and intervals" : " and calibration"}: predictions of the ${predictor}. ${timeWords(run)}Intervals are of 95 %.`),
+    rest.length ? el("ul", { class: "plain claims" }, rest.map((text) => el("li", {}, bound(text)))) : null);
 }
 
-// In the runtime that skips zeros where that was measured, else in torch; both networks the same way.
-function timeCard(before, after) {
-  const [was, now] = after.runtime_ms ? [before.runtime_ms, after.runtime_ms] : [before.latency_ms, after.latency_ms];
-  if (!now) return null;
-  return card("time, 64 examples", milliseconds(now["64"]), `all weights: ${milliseconds(was["64"])}`,
-    changeWords(was["64"], now["64"], { lower: true, unit: ["faster", "slower"] }));
+const SIZE = "Bytes of the kept weights and their places in model.safetensors of a bundle; graph, card and checksums of the bundle come on top.";
+
+// Both networks in the same program: the runtime that skips zeros where it was measured, else torch.
+function timeCard(run) {
+  const { before, after, speedup } = run.headline;
+  if (!speedup) return null;
+  const key = speedup.where === "runtime" ? "runtime_ms" : "latency_ms";
+  const verdict = run.checks.find((row) => row.name === "speed").verdict;
+  const size = speedup.ratio >= 1 ? `${number(speedup.ratio, 2)}× faster` : `${number(1 / speedup.ratio, 2)}× slower`;
+  const change = verdict === "within chance" ? el("span", { class: "chance" }, "about the same")
+    : el("span", { class: verdict === "pass" ? "gain" : "loss" }, size);
+  return card("time, 64 examples", milliseconds(after[key]["64"]), `all weights: ${milliseconds(before[key]["64"])}`, change);
 }
 
-// The error that the choice of draws leaves in the NLL, in words; a sampler's draws are all there are.
-function drawError(sampled) {
-  if (sampled.nll_mc_error === undefined || sampled.nll_mc_error === null) return "";
-  return ` and an NLL of ${number(sampled.nll)} ± ${number(sampled.nll_mc_error, 2)} nats (standard error of the draws)`;
+function timeWords(run) {
+  const { speedup } = run.headline;
+  if (!speedup) return "";
+  const where = speedup.where === "runtime" ? "bayesieve's runtime, which skips zeros where that is faster" : "torch";
+  return `Time: both networks in ${where}, in turns on one processor core.${speedup.busy ? " The machine was busy." : ""} `;
 }
 
-// The headline in words.
-function reading(run) {
-  const { before, after, sampled } = run.headline;
-  const q = after.quality, b = before.quality;
-  const regression = run.task === "regression";
-  const value = (item) => (regression ? `an RMSE of ${number(item.rmse)}` : `${percent(item.error, 2)} error`);
-  const parts = [];
-  if (after.zeros > 0) {
-    parts.push(`${percent(after.zeros)} of the ${count(before.parameters)} parameters are gone; ${count(after.weights)} are left.`);
-  } else parts.push(`All ${count(before.parameters)} parameters are in use: nothing has been pruned yet.`);
-  parts.push(`On ${count(q.n_examples)} test examples the network has ${value(q)}` + (b ? `; ${before.name}: ${value(b)}.` : "."));
-  if (sampled && !regression) {
-    parts.push(`Averaged over ${count(sampled.draws)} draws from the posterior it has ${percent(sampled.error, 2)} error${drawError(sampled)}, and it can tell doubt about its weights from noise in the data.`);
-  }
-  if (run.tempering) parts.push(run.tempering);
-  return parts.join(" ");
+// The ways to predict side by side; a number is bold where it is better than the headline's beyond chance.
+function waysPanel(run) {
+  const { before, after, sampled, way, differences } = run.headline;
+  const columns = [["before", before.name, before.quality], ["after", "mean weights", after.quality], ["sampled", sampled && `average of ${sampled.draws} draws`, sampled]].filter(([, , item]) => item);
+  if (columns.length < 2) return null;
+  const keys = run.task === "regression"
+    ? [["rmse", "RMSE", number], ["nll", "NLL, nats", number], ["coverage_90", "90 % interval holds", (v) => percent(v, 1)]]
+    : [["error", "error", (v) => percent(v, 2)], ["nll", "NLL, nats", number], ["ece", "ECE", (v) => percent(v, 2)]];
+  const cell = (key, name, value, format) => {
+    const gap = name === way ? null : (differences[name] || {})[key];
+    const mark = !gap ? "" : gap.beyond_chance ? (gap.worse_by < 0 ? "best" : "") : "chance";
+    const words = !gap ? null : gap.beyond_chance ? (gap.worse_by < 0 ? "better" : "worse") : "within chance";
+    return el("td", { class: mark }, format(value), words ? el("small", {}, words) : null);
+  };
+  return panel({
+    title: "Ways to predict", name: run.name + "-ways",
+    caption: `The headline is about the ${run.headline.predictor}. The others are compared with it on the same test examples; bold is better and grey is within chance (95 %).`,
+    data: () => ({ header: ["", ...columns.map(([, name]) => name)], rows: keys.map(([key, text]) => [text, ...columns.map(([, , item]) => item[key])]) }),
+    body: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ways to predict" }, el("table", { class: "ways" },
+      el("thead", {}, el("tr", {}, el("td", {}), columns.map(([, name]) => el("th", { scope: "col" }, name)))),
+      el("tbody", {}, keys.map(([key, text, format]) => el("tr", {}, el("th", { scope: "row" }, text), columns.map(([name, , item]) => cell(key, name, item[key], format))))))),
+  });
 }
 
 function layerTable(run) {
@@ -223,9 +248,10 @@ const WORDS = [
   ["error", "share of test examples classified wrongly."],
   ["NLL", "negative log-likelihood: how surprised the network is by the truth, in nats per example. Confident mistakes cost most."],
   ["ECE", "expected calibration error: the gap between confidence and accuracy, averaged over bins of confidence."],
-  ["size", "bytes of the kept weights as a bundle stores them, after whole units were cut out."],
+  ["size of the weights", "bytes of the kept weights and their places as a bundle stores them, after whole units were cut out. A bundle adds its graph, card and checksums."],
   ["multiply-adds", "of one example in the compacted network, zeros between kept weights included."],
-  ["time", "processor time on one thread of the machine that made this page. Torch multiplies zeros too; the runtime (`bayesieve.deliver.runtime.as_runtime`) skips them where that is faster. The headline compares both networks in the runtime, the slider tells torch's time."],
+  ["time", "processor time of 64 examples on one thread of the machine that made this page, median of 15 turns. Both networks run in bayesieve's runtime (`bayesieve.deliver.runtime.as_runtime`), which skips zeros where that is faster, or both in torch where the runtime cannot take them. Less than a tenth apart is about the same."],
+  ["within chance", "the interval of a difference holds 0: other test examples could turn it around."],
   ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it. A prior weighed less than 1 makes it smaller, as more data would."],
   ["aleatoric", "noise of the data: what the draws agree is uncertain. More data cannot reduce it."],
   ["snr", "size of a weight's mean over its standard deviation."],

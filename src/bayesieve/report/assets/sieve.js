@@ -98,8 +98,8 @@ function curvePanel(run, view) {
   const readout = {};
   const list = el("dl", { class: "readout", "aria-live": "polite" });
   const names = run.task === "regression"
-    ? [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "RMSE"], ["nll", "NLL, nats"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "torch, 64 ex."]]
-    : [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "test error"], ["nll", "NLL, nats"], ["ece", "ECE"], ["bytes", "size"], ["macs", "multiply-adds"], ["latency", "torch, 64 ex."]];
+    ? [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "RMSE"], ["nll", "NLL, nats"], ["bytes", "size of the weights"], ["macs", "multiply-adds"]]
+    : [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "test error"], ["nll", "NLL, nats"], ["ece", "ECE"], ["bytes", "size of the weights"], ["macs", "multiply-adds"]];
   for (const [id, text] of names) {
     readout[id] = el("dd", { id: "at-" + id });
     list.append(el("div", {}, el("dt", {}, text), readout[id]));
@@ -114,7 +114,6 @@ function curvePanel(run, view) {
     const texts = {
       zeros: percent(p.zeros), weights: count(p.weights), quality: showQuality(run, p[qualityKey(run)]),
       nll: number(p.nll), ece: percent(p.ece, 2), bytes: bytes(p.bytes), macs: short(p.macs),
-      latency: p.latency_ms ? milliseconds(p.latency_ms["64"]) : "–",
     };
     for (const id of Object.keys(readout)) readout[id].textContent = texts[id];
     [purpose.textContent, command.textContent] = commandAt(run, cut);
@@ -127,8 +126,8 @@ function curvePanel(run, view) {
     caption: `Weights are removed in one shot by ${run.curve.score}, weakest first, without more training`
       + (other ? ", and so are those of the network it is compared with." : ".") + " Move the slider, or click the curve.",
     data: () => ({
-      header: [...fields, "latency_ms_batch_1", "latency_ms_batch_64", ...run.curve.layers.map((n) => "kept " + n)],
-      rows: points.map((p) => [...fields.map((f) => p[f]), p.latency_ms && p.latency_ms["1"], p.latency_ms && p.latency_ms["64"], ...p.kept]),
+      header: [...fields, ...run.curve.layers.map((n) => "kept " + n)],
+      rows: points.map((p) => [...fields.map((f) => p[f]), ...p.kept]),
     }),
     body: [
       chart,

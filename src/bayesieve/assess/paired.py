@@ -1,0 +1,263 @@
+"""Two models on the same examples: by how much one is worse, and the interval of that number.
+
+Intervals. Accuracy, and accuracy of each class, are shares of paired examples: with a examples that
+only the first model gets right and b that only the second one does, of n,
+
+    d = (a - b) / (n + 2),    var d = ((a + b + 1) / (n + 2) - d²) / (n + 2)     [Bonett and Price]
+
+which stays open where no example differs. Shares of one model have the exact (Clopper-Pearson)
+interval, an AUROC that of DeLong, DeLong and Clarke-Pearson. Everything else takes a paired
+bootstrap over examples: a resample holds the same examples for both models.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import torch
+from torch import Generator, Tensor
+
+from bayesieve.assess.familiarity import Familiarity
+from bayesieve.assess.predict import RealPrediction
+
+KEPT = 0.8  # share of the examples, the most certain ones, that selective risk is about
+_BINS = 15
+_WEIGHTS_AT_ONCE = 4_000_000
+Interval = tuple[float, float]
+Measure = Callable[[Tensor], Tensor]  # weights of the examples (B, N) to numbers (B,)
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """How examples are resampled: level of the intervals, number of resamples, seed."""
+
+    level: float = 0.95
+    resamples: int = 1000
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison of a dense model and a sieved one.
+
+    Args:
+        name: what is compared.
+        dense: its value for the parent; None where it is about both models.
+        sieved: its value for the sieved model.
+        worse_by: how much worse the sieved model is; below 0 if it is better.
+        interval: of `worse_by`.
+        tolerance: largest `worse_by` that passes.
+        note: more about it, such as which class is the worst.
+
+    Example:
+        >>> Check("accuracy", 0.95, 0.94, 0.01, (0.004, 0.016), 0.01).verdict
+        'unsure'
+    """
+
+    name: str
+    dense: float | None
+    sieved: float
+    worse_by: float
+    interval: Interval
+    tolerance: float
+    note: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Whether the interval is within the tolerance, beyond it, or on both sides."""
+        low, high = self.interval
+        if high <= self.tolerance:
+            return "pass"
+        return "fail" if low > self.tolerance else "unsure"
+
+
+def strangers_check(
+    known: Familiarity, x: Tensor, tolerance: float = 0.05, *, level: float = 0.95, seed: int = 0
+) -> Check:
+    """Whether familiarity ranks made-up strangers below the test inputs, (N, ...).
+
+    A stranger is a test image with its pixels in another order, or a test row of a table moved by
+    three standard deviations in every column, up or down. Familiarity belongs to the data, not to
+    the network, so the dense and the sieved model share it.
+    """
+    flat, generator = x.detach().cpu().float().flatten(1), Generator().manual_seed(seed)
+    if x.dim() > 2:
+        orders = torch.rand(flat.shape, generator=generator).argsort(1)
+        strangers = flat.gather(1, orders)
+    else:
+        signs = torch.randint(0, 2, flat.shape, generator=generator) * 2 - 1
+        strangers = flat + 3 * signs * flat.std(0, correction=0)
+    far = known.distance(strangers.reshape(x.shape)).double()
+    near = known.distance(x).double()
+    auroc, interval = auroc_interval(far, near, z_of(level))
+    ends = (1 - interval[1], 1 - interval[0])
+    note = "AUROC of test inputs against strangers; of the data, so the same for both models"
+    return Check("familiarity", None, auroc, 1 - auroc, ends, tolerance, note)
+
+
+# --------------------------------------------------------------------------------------- measures
+
+
+def mean_of(values: Tensor) -> Measure:
+    """The mean of one number per example, (N,)."""
+    return lambda weights: weights @ values / weights.sum(1)
+
+
+def surprise_of(prediction: RealPrediction, targets: Tensor, scale: Tensor) -> Tensor:
+    """Negative log density of each target, (N, m), in the unit of `scale`, (m,); shape (N,)."""
+    draws, noise = prediction.sample_means.cpu().double(), prediction.noise_std.cpu().double()
+    density = prediction.likelihood.log_density(targets.reshape(draws.shape[1:]), draws, noise)
+    density = density.reshape(len(draws), len(targets), -1).sum(2).logsumexp(0)
+    return math.log(len(draws)) + scale.log().sum() - density
+
+
+def distance_to(level: float, inside: Tensor) -> Measure:
+    """How far the share of examples inside their intervals is from its level."""
+    return lambda weights: (mean_of(inside)(weights) - level).abs()
+
+
+def calibration_of(confidence: Tensor, right: Tensor) -> Measure:
+    """The calibration error with 15 bins of equal width, as `metrics.ece`."""
+    edges = torch.arange(1, _BINS).double() / _BINS
+    gaps = torch.zeros(len(confidence), _BINS, dtype=torch.float64)
+    place = torch.bucketize(confidence, edges)
+    gaps[torch.arange(len(confidence)), place] = right.double() - confidence
+    return lambda weights: (weights @ gaps).abs().sum(1) / weights.sum(1)
+
+
+def kept_loss(uncertainty: Tensor, losses: Tensor) -> Measure:
+    """Mean loss of the 80 % least uncertain examples; ties count in proportion."""
+    order = uncertainty.argsort(stable=True)
+    ranked = uncertainty[order]
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.ones(1, dtype=torch.bool)])
+
+    def measure(weights: Tensor) -> Tensor:
+        sorted_weights = weights[:, order]
+        count = sorted_weights.cumsum(1)[:, last]
+        total = (sorted_weights * losses[order]).cumsum(1)[:, last]
+        zero = torch.zeros(len(weights), 1, dtype=torch.float64)
+        sizes, sums = count.diff(dim=1, prepend=zero), total.diff(dim=1, prepend=zero)
+        room = KEPT * weights.sum(1, keepdim=True)
+        part = ((room - count + sizes) / sizes.clamp_min(1e-12)).clamp(0, 1)
+        return (part * sums).sum(1) / room[:, 0]
+
+    return measure
+
+
+# -------------------------------------------------------------------------------------- intervals
+
+
+def paired_interval(right: Sequence[Tensor], z: float) -> Interval:
+    """How much rarer the second of two (N,) bool is true than the first, within z standard errors.
+
+    Example:
+        >>> same = [torch.ones(98).bool()] * 2
+        >>> [round(end, 4) for end in paired_interval(same, 1.96)]  # no example differs
+        [-0.0196, 0.0196]
+    """
+    was, now = right
+    n = len(was) + 2
+    lost, won = int((was & ~now).sum()), int((now & ~was).sum())
+    middle = (lost - won) / n
+    width = z * (((lost + won + 1) / n - middle**2) / n) ** 0.5
+    return max(middle - width, -1.0), min(middle + width, 1.0)
+
+
+def auroc_interval(high: Tensor, low: Tensor, z: float) -> tuple[float, Interval]:
+    """How often numbers of one kind, (m,), exceed those of another, (n,), and its interval.
+
+    Ties count half. The width is z standard errors by DeLong's variance, and never less than that
+    of as many pairs without any overlap can show.
+
+    Example:
+        >>> auroc_interval(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 3.0]), 0.0)[0]
+        0.75
+    """
+
+    def placed(these: Tensor, among: Tensor) -> Tensor:  # share of `among` below each of `these`
+        ranked = among.sort().values
+        sides = [torch.searchsorted(ranked, these, right=right) for right in (False, True)]
+        return (sides[0] + sides[1]).double() / (2 * len(among))
+
+    above, below = placed(high, low), 1 - placed(low, high)
+    spread = [values.var().nan_to_num() / len(values) for values in (above, below)]
+    middle = float(above.mean())
+    width = max(z * float(sum(spread)) ** 0.5, z / (min(len(high), len(low)) + 2))
+    return middle, (middle - width, min(1.0, middle + width))
+
+
+def exact_interval(hits: int, n: int, level: float) -> Interval:
+    """Clopper and Pearson's interval of a share.
+
+    Example:
+        >>> [round(end, 4) for end in exact_interval(0, 100, 0.95)]
+        [0.0, 0.0362]
+    """
+    from scipy.stats import beta  # here: it takes a second to import
+
+    tail = (1 - level) / 2
+    low = float(beta.ppf(tail, hits, n - hits + 1)) if hits else 0.0
+    return low, float(beta.ppf(1 - tail, hits + 1, n - hits)) if hits < n else 1.0
+
+
+def resampled(
+    name: str,
+    measures: Sequence[Measure],
+    n: int,
+    tolerance: float,
+    bootstrap: Bootstrap,
+    *,
+    relative: bool = False,
+    share_of: float | None = None,
+    unit: Measure | None = None,
+) -> Check:
+    """A check with a percentile interval of the paired bootstrap.
+
+    Args:
+        name: of the check.
+        measures: of the dense and of the sieved model.
+        n: how many examples there are.
+        tolerance: of the check.
+        bootstrap: level, seed and how often to resample.
+        relative: whether measures are mean squares, whose roots are compared by their ratio.
+        share_of: of shares, of how many examples: no interval is narrower than that of so many
+            examples without any difference, where resampling is blind.
+        unit: the difference is the root of its ratio to this mean square.
+    """
+
+    def values(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        was, now = (measure(weights) for measure in measures)
+        if unit is not None:
+            was, now = was, (now / unit(weights)).sqrt()
+        if relative:
+            was, now = was.sqrt(), now.sqrt()
+            return was, now, now / was - 1
+        return was, now, now - was
+
+    generator = Generator().manual_seed(bootstrap.seed)
+    block, worse = max(1, _WEIGHTS_AT_ONCE // n), []
+    for start in range(0, bootstrap.resamples, block):
+        rows = min(block, bootstrap.resamples - start)
+        chosen = torch.randint(n, (rows, n), generator=generator)
+        weights = torch.zeros(rows, n, dtype=torch.float64)
+        weights.scatter_add_(1, chosen, torch.ones(rows, n, dtype=torch.float64))
+        worse.append(values(weights)[2])
+    was, now, middle = (float(value) for value in values(torch.ones(1, n, dtype=torch.float64)))
+    tail = (1 - bootstrap.level) / 2
+    ends = torch.cat(worse).quantile(torch.tensor([tail, 1 - tail], dtype=torch.float64)).tolist()
+    low, high = ends
+    if share_of is not None:
+        width = z_of(bootstrap.level) / (share_of + 2)
+        low, high = min(low, middle - width), max(high, middle + width)
+    return Check(name, was, now, middle, (low, high), tolerance)
+
+
+def z_of(level: float) -> float:
+    """Standard errors on each side of a normal interval of this level.
+
+    Example:
+        >>> round(z_of(0.95), 2)
+        1.96
+    """
+    return NormalDist().inv_cdf((1 + level) / 2)

@@ -1,0 +1,388 @@
+"""What may be said of a run: questions with answers and intervals, and sentences that hold.
+
+Every sentence of the headline has a condition that is computed here from the test examples. A check
+compares two predictions of the same examples. It is
+
+    pass           the whole interval of the loss is within the tolerance
+    fail           the loss is above 0 beyond chance, and may be beyond the tolerance
+    within chance  the interval holds 0 and reaches beyond the tolerance: more examples would decide
+    not checked    there is nothing to compare with; the words say why
+"""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from bayesieve.assess.evaluate import Evaluation
+from bayesieve.assess.familiarity import Familiarity
+from bayesieve.assess.paired import (
+    Bootstrap,
+    Check,
+    auroc_interval,
+    calibration_of,
+    distance_to,
+    exact_interval,
+    mean_of,
+    paired_interval,
+    resampled,
+    strangers_check,
+    surprise_of,
+    z_of,
+)
+from bayesieve.assess.predict import ClassPrediction, RealPrediction
+from bayesieve.data import DataSet
+from bayesieve.report.packing import Json, short
+from bayesieve.report.source import Source
+from bayesieve.text import signed
+
+LEVEL = 0.95
+FASTER = 1.1  # a smaller factor between two times is no difference
+_TOLERANCES = {"error": 0.01, "ece": 0.02, "nll": 0.05, "rmse": 0.05, "coverage_90": 0.05}
+_STRANGERS = 0.05
+_SURE = 0.02  # by which confidence and accuracy may differ
+_LEAST_MISTAKES = 5  # for a sentence about them
+_RESAMPLED = 4_000_000  # examples drawn by the bootstrap of one number
+_SETS = {
+    "digits": "Handwritten digits",
+    "mnist": "Handwritten digits (MNIST)",
+    "fashion-mnist": "Pictures of clothes (Fashion-MNIST)",
+    "cifar10": "Photographs (CIFAR-10)",
+    "cifar100": "Photographs (CIFAR-100)",
+}
+
+
+def title_of(data: DataSet, zeros: float) -> str:
+    """What the run is, in words.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> title_of(load_data("digits"), 0.9)
+        'Handwritten digits: 90 % of the weights removed'
+    """
+    target = data.preprocessing.get("target", {}).get("name")
+    what = _SETS.get(data.name) or (f"{target} of {data.name}" if target else data.name)
+    removed = f"{_share(zeros)} of the weights removed" if zeros else "all weights in use"
+    return f"{what[0].upper()}{what[1:]}: {removed}"
+
+
+def called(name: str) -> str:
+    """The network before in a sentence.
+
+    Example:
+        >>> called("dense"), called("run a")
+        ('the dense network', 'run a')
+    """
+    return "the dense network" if name == "dense" else name
+
+
+def _share(fraction: float) -> str:
+    """Percent with as many decimals as the smaller side needs.
+
+    Example:
+        >>> _share(0.9), _share(0.985), _share(0.9987)
+        ('90 %', '98.5 %', '99.87 %')
+    """
+    decimals = 0 if fraction < 0.95 else 1 if fraction < 0.99 else 2
+    return f"{100 * fraction:.{decimals}f} %"
+
+
+# ------------------------------------------------------------------------------------- comparison
+
+
+def compare(
+    first: Evaluation, second: Evaluation, data: DataSet, seed: int = 0
+) -> dict[str, Check]:
+    """By how much the second prediction is worse than the first, by the name of the number."""
+    a, b = first.prediction, second.prediction
+    if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
+        (a, labels), (b, _) = a.scored(data.test.y), b.scored(data.test.y)
+        return _compared_classes((a, b), labels.cpu(), seed)
+    assert isinstance(a, RealPrediction)
+    assert isinstance(b, RealPrediction)
+    return _compared_numbers((a, b), data, seed)
+
+
+def _bootstrap(n: int, seed: int) -> Bootstrap:
+    return Bootstrap(LEVEL, max(200, min(1000, _RESAMPLED // n)), seed)
+
+
+def _compared_classes(
+    pair: tuple[ClassPrediction, ClassPrediction], labels: Tensor, seed: int
+) -> dict[str, Check]:
+    n, logs = len(labels), [one.log_probs.cpu().double() for one in pair]
+    right = [rows.argmax(1) == labels for rows in logs]
+    was, now = (float((~r).double().mean()) for r in right)
+    sure = [rows.max(1).values.exp() for rows in logs]
+    ece = [calibration_of(c, r) for c, r in zip(sure, right, strict=True)]
+    nll = [-rows.gather(1, labels[:, None])[:, 0] for rows in logs]
+    interval = paired_interval(right, z_of(LEVEL))
+    limit = _TOLERANCES
+    return {
+        "error": Check("error", was, now, now - was, interval, limit["error"]),
+        "nll": _mean_check("nll", nll, limit["nll"]),
+        "ece": resampled("ece", ece, n, limit["ece"], _bootstrap(n, seed)),
+    }
+
+
+def _compared_numbers(
+    pair: tuple[RealPrediction, RealPrediction], data: DataSet, seed: int
+) -> dict[str, Check]:
+    n, limit = len(data.test), _TOLERANCES
+    y = data.test.y.cpu().double().reshape(n, -1)
+    scale = data.test.target_std.cpu().double().expand(y.shape[1])
+    means = [one.mean.cpu().double().reshape(n, -1) for one in pair]
+    squares = [mean_of(((mean - y) * scale).square().mean(1)) for mean in means]
+    gaps = [distance_to(0.9, inside_interval(one, y)) for one in pair]
+    bootstrap = _bootstrap(n, seed)
+    return {
+        "rmse": resampled("rmse", squares, n, limit["rmse"], bootstrap, relative=True),
+        "nll": _mean_check("nll", [surprise_of(one, y, scale) for one in pair], limit["nll"]),
+        "coverage_90": resampled(
+            "coverage_90", gaps, n, limit["coverage_90"], bootstrap, share_of=n
+        ),
+    }
+
+
+def inside_interval(prediction: RealPrediction, targets: Tensor) -> Tensor:
+    """Share of the targets of each example, (N, m), inside its 90 % interval, (N,)."""
+    low, high = (end.cpu().double().reshape(targets.shape) for end in prediction.interval(0.9))
+    return ((low <= targets) & (targets <= high)).double().mean(1)
+
+
+def _mean_check(name: str, losses: Sequence[Tensor], tolerance: float) -> Check:
+    """Means of one number per example: the interval is that of the mean of paired differences."""
+    was, now = (float(loss.mean()) for loss in losses)
+    gap = losses[1] - losses[0]
+    width = z_of(LEVEL) * float(gap.std(correction=0)) / len(gap) ** 0.5
+    return Check(name, was, now, now - was, (now - was - width, now - was + width), tolerance)
+
+
+def difference(check: Check) -> Json:
+    """A comparison as plain data; `beyond_chance` says whether its interval is without 0."""
+    low, high = check.interval
+    return {
+        "worse_by": short(check.worse_by),
+        "interval": [short(low), short(high)],
+        "beyond_chance": low > 0 or high < 0,
+    }
+
+
+# ----------------------------------------------------------------------------------------- checks
+
+
+def verdict_of(interval: tuple[float, float], tolerance: float) -> str:
+    """The verdict on a loss with this interval.
+
+    Example:
+        >>> verdict_of((-0.01, 0.005), 0.01), verdict_of((-0.01, 0.02), 0.01)
+        ('pass', 'within chance')
+        >>> verdict_of((0.001, 0.02), 0.01)
+        'fail'
+    """
+    low, high = interval
+    if high <= tolerance:
+        return "pass"
+    return "fail" if low > 0 else "within chance"
+
+
+def checks_of(
+    source: Source,
+    evaluations: Mapping[str, Evaluation],
+    way: str,
+    known: Familiarity | None,
+    sieved: Json,
+) -> list[Json]:
+    """The checks of the first screen: accurate, calibrated, honest, faster, knows strangers.
+
+    Args:
+        source: the run.
+        evaluations: by way to predict.
+        way: which of them the headline is about.
+        known: the familiarity of inputs, if they have one.
+        sieved: the curve and its times, as `curve.sieve_further` returns them.
+    """
+    data, name = source.data, called(source.before_name)
+    now, rows = evaluations[way], []
+    compared = compare(evaluations["before"], now, data) if "before" in evaluations else {}
+    for row in _AGAINST[data.task]:
+        rows.append(_against(compared.get(row["key"]), row, name, now["n_examples"]))
+    rows.append(_honest(now, data))
+    rows.append(_speed(sieved["times"]["speedup"], whole=sieved["points"][0]["zeros"] == 0))
+    if known is not None:
+        rows.append(_strangers(known, data))
+    return rows
+
+
+_AGAINST: Mapping[str, Sequence[Mapping[str, str]]] = {
+    "classification": (
+        {"key": "error", "question": "As accurate as {}?", "unit": "points of error"},
+        {"key": "ece", "question": "As calibrated as {}?", "unit": "points of calibration error"},
+    ),
+    "regression": (
+        {"key": "rmse", "question": "As accurate as {}?", "unit": "% of RMSE"},
+        {"key": "nll", "question": "As likely as {}?", "unit": "nats of NLL"},
+    ),
+}
+
+
+def _against(check: Check | None, row: Mapping[str, str], name: str, n: int) -> Json:
+    """A comparison with the network before."""
+    question = row["question"].format(name)
+    if check is None:
+        return _check(row["key"], row["question"].format("before"), "not checked",
+                      "No network to compare with is known: name one with --before.")  # fmt: skip
+    scale = 1 if row["key"] == "nll" else 100
+    worse, low, high = (scale * v for v in (check.worse_by, *check.interval))
+    digits = 3 if scale == 1 else 2
+    words = (
+        f"{signed(worse, digits)} {row['unit']} ({signed(low, digits)} to {signed(high, digits)})"
+    )
+    if row["key"] == "error":
+        more = round(check.worse_by * n)
+        count = "as many mistakes" if more == 0 else (
+            f"{abs(more):,} {'more' if more > 0 else 'fewer'} mistake{'s' * (abs(more) != 1)}"
+        )  # fmt: skip
+        words = f"{count} on {n:,} examples: {words}"
+    verdict = verdict_of(check.interval, check.tolerance)
+    return _check(row["key"], question, verdict, words, difference(check), check.tolerance)
+
+
+def _honest(evaluation: Evaluation, data: DataSet) -> Json:
+    """Whether it is right as often as it says."""
+    prediction = evaluation.prediction
+    if isinstance(prediction, ClassPrediction):
+        rows, labels = prediction.scored(data.test.y)
+        sure, label = rows.probs.cpu().double().max(1)
+        right = (label == labels.cpu()).double()
+        n, gap = len(right), float((sure - right).mean())
+        width = z_of(LEVEL) * max(float((sure - right).std(correction=0)) / n**0.5, 1 / (n + 2))
+        low, high = gap - width, gap + width
+        words = (
+            f"sure of {100 * float(sure.mean()):.1f} %, right in {100 * float(right.mean()):.1f} %:"
+            f" {signed(100 * gap, 1)} points ({signed(100 * low, 1)} to {signed(100 * high, 1)})"
+        )
+        name, question, limit = "confidence", "Right as often as it is sure?", _SURE
+    else:
+        assert isinstance(prediction, RealPrediction)
+        n = len(data.test)
+        share = float(inside_interval(prediction, data.test.y.cpu().double().reshape(n, -1)).mean())
+        ends = exact_interval(round(share * n), n, LEVEL)
+        gap, low, high = share - 0.9, ends[0] - 0.9, ends[1] - 0.9
+        words = (
+            f"{100 * share:.1f} % of the targets are inside ({100 * ends[0]:.1f} to "
+            f"{100 * ends[1]:.1f} %)"
+        )
+        name, question = "coverage", "Do 90 % intervals hold 90 %?"
+        limit = _TOLERANCES["coverage_90"]
+    if max(-low, high) <= limit:
+        verdict = "pass"
+    else:
+        verdict = "fail" if low > 0 or high < 0 else "within chance"
+    both = difference(Check(name, None, 0.0, gap, (low, high), limit))
+    return _check(name, question, verdict, words, both, limit)
+
+
+def _speed(speedup: Json | None, *, whole: bool) -> Json:
+    """Whether it is faster than with all its weights, by more than the dead band."""
+    name, question = "speed", "Faster than with all weights?"
+    if speedup is None:
+        why = "No weight was removed." if whole else "This network could not be made smaller."
+        return _check(name, question, "not checked", why)
+    ratio, (low, high) = speedup["ratio"], speedup["interval"]
+    verdict = "pass" if low > FASTER else "fail" if high < 1 / FASTER else "within chance"
+    where = "bayesieve's runtime" if speedup["where"] == "runtime" else "torch"
+    size = f"{ratio:.2g}× faster" if ratio >= 1 else f"{1 / ratio:.2g}× slower"
+    ends = (low, high) if ratio >= 1 else (1 / high, 1 / low)
+    words = f"{size} in {where} ({ends[0]:.2g} to {ends[1]:.2g})"
+    if speedup["busy"]:
+        words += "; the machine was busy, so measure again"
+    return _check(name, question, verdict, words)
+
+
+def _strangers(known: Familiarity, data: DataSet) -> Json:
+    """Whether made-up strangers look stranger than test inputs."""
+    check = strangers_check(known, data.test.x, _STRANGERS, level=LEVEL)
+    low, high = check.interval
+    kind = "shuffled pixels" if data.test.x.dim() > 2 else "columns moved by 3 standard deviations"
+    words = (
+        f"tells {100 * check.sieved:.1f} % of pairs apart ({100 * (1 - high):.1f} to "
+        f"{100 * (1 - low):.1f} %); strangers are test inputs with {kind}"
+    )
+    verdict = "fail" if low > _STRANGERS else "pass" if high <= _STRANGERS else "within chance"
+    return _check("strangers", "Knows strangers?", verdict, words, difference(check), _STRANGERS)
+
+
+def _check(
+    name: str,
+    question: str,
+    verdict: str,
+    words: str,
+    loss: Json | None = None,
+    tolerance: float | None = None,
+) -> Json:
+    empty = {"worse_by": None, "interval": None, "beyond_chance": False}
+    return {"name": name, "question": question, "verdict": verdict, "words": words,
+            "tolerance": tolerance, **(loss or empty)}  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------- sentences
+
+
+def sentence_of(
+    now: Evaluation, checks: Sequence[Json], before: Evaluation | None, name: str
+) -> str:
+    """The headline in one sentence: how good it is, and whether that differs from before."""
+    name = called(name)
+    if "rmse" in now:
+        told = f"On {now['n_examples']:,} test examples its RMSE is {now['rmse']:.4g}"
+        other = None if before is None else f"that of {name} {before['rmse']:.4g}"
+    else:
+        wrong = round(now["error"] * now["n_examples"])
+        told = f"It makes {wrong:,} mistakes on {now['n_examples']:,} test examples"
+        other = None if before is None else f"{name} {round(before['error'] * now['n_examples']):,}"
+    if other is None:
+        return f"{told}."
+    check = checks[0]
+    end = "the difference is within chance"
+    if check["beyond_chance"]:
+        end = "it is worse beyond chance" if check["worse_by"] > 0 else "it is better beyond chance"
+    return f"{told}, {other}: {end}."
+
+
+def claims_of(evaluations: Mapping[str, Evaluation], way: str, data: DataSet) -> list[str]:
+    """Sentences about doubt that hold for this run; none where the test examples do not show it."""
+    claims = []
+    now = evaluations[way].prediction
+    if isinstance(now, ClassPrediction):
+        claims += _points_at_mistakes(now, data, epistemic=False)
+    if "sampled" not in evaluations:
+        return claims
+    drawn, mean = evaluations["sampled"], evaluations["after"]
+    gap = compare(mean, drawn, data)["nll"]
+    chosen = z_of(LEVEL) * (drawn.get("nll_mc_error") or 0.0)  # by the choice of draws
+    worse = gap.interval[0] - chosen > 0
+    if isinstance(drawn.prediction, ClassPrediction) and not worse:
+        claims += _points_at_mistakes(drawn.prediction, data, epistemic=True)
+    if worse:
+        claims.append(
+            f"Averaging over draws makes the NLL worse by {gap.worse_by:.3g} nats: use the mean "
+            "weights."
+        )
+    return claims
+
+
+def _points_at_mistakes(
+    prediction: ClassPrediction, data: DataSet, *, epistemic: bool
+) -> list[str]:
+    rows, labels = prediction.scored(data.test.y)
+    doubt = (rows.epistemic if epistemic else rows.entropy).cpu().double()
+    wrong = rows.label.cpu() != labels.cpu()
+    if int(wrong.sum()) < _LEAST_MISTAKES or bool(wrong.all()):
+        return []
+    share, (low, high) = auroc_interval(doubt[wrong], doubt[~wrong], z_of(LEVEL))
+    if low <= 0.5:
+        return []
+    what = "Its doubt points at its mistakes: it doubts a wrong answer more than a right one"
+    if epistemic:
+        what = "Draws of its weights disagree more about a mistake than about a right answer"
+    return [f"{what} in {100 * share:.0f} % of pairs ({100 * low:.0f} to {100 * high:.0f} %)."]
