@@ -33,6 +33,7 @@ WITH_CODE = (
     "docs/tutorial.md",
     "docs/runs.md",
     "docs/uncertainty.md",
+    "docs/streams.md",
     "docs/adding-an-engine.md",
     "docs/adding-a-likelihood.md",
 )

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import classification_report, monte_carlo_error, regression_report
-from bayesieve.assess.predict import predict
-from bayesieve.core.batch import Data, pair_of
+from bayesieve.assess.predict import predict, predict_stream
+from bayesieve.core.batch import Data, ExamplesLike, pair_of
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
 from bayesieve.core.likelihoods.classes import wrong_share
 from bayesieve.core.likelihoods.prediction import IGNORED
 from bayesieve.core.posterior import Posterior, SparseModel, present_entries
+from bayesieve.data.streams import Streamed, stream_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Evaluation(Mapping[str, Any]):
 
 def evaluate(
     model: Posterior | SparseModel,
-    examples: Data,
+    examples: Data | Streamed,
     *,
     n_samples: int | None = 0,
     seed: int = 0,
@@ -64,8 +65,8 @@ def evaluate(
 
     Args:
         model: what to score.
-        examples: an (x, y) pair or anything with `.x` and `.y`, as for `Problem`; `target_std`, if
-            it has one, brings errors of standardised targets back to their original unit.
+        examples: an (x, y) pair or anything with `.x` and `.y`, or a stream, as for `Problem`;
+            `target_std`, if it has one, brings errors of standardised targets back to their unit.
         n_samples: posterior draws to average over; 0 predicts with the posterior mean. None draws
             until the standard error of nll is below 2 % (0.02 nats for a regression), at most 256
             times; of a sampler it takes all that were kept.
@@ -86,19 +87,18 @@ def evaluate(
         >>> evaluate(model, (torch.tensor([[1.0], [-1.0]]), torch.tensor([1, 1])))["error"]
         0.5
     """
-    x, y = pair_of("evaluate", examples)
     device, likelihood = model.network.device, model.network.likelihood
-    targets = y.to(device)
     std = torch.as_tensor(getattr(examples, "target_std", 1.0)).to(device)
-    prediction = predict(
-        model,
-        x,
-        n_samples=n_samples,
-        seed=seed,
-        targets=targets,
-        familiarity=familiarity,
-        abstain=abstain,
-    )
+    asked: dict[str, Any] = {
+        "n_samples": n_samples, "seed": seed, "familiarity": familiarity, "abstain": abstain
+    }  # fmt: skip
+    stream = None if isinstance(examples, ExamplesLike) else stream_of(examples)
+    if stream is None:
+        x, y = pair_of("evaluate", examples)  # type: ignore[arg-type]
+        prediction = predict(model, x, targets=y.to(device), **asked)
+    else:
+        prediction, y = predict_stream(model, stream, **asked)
+    targets = y.to(device)
     n_draws = prediction.n_draws
     if temperature != 1.0:
         prediction = prediction.tempered(temperature)

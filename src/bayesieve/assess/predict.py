@@ -23,14 +23,16 @@ from bayesieve.core.inputs import Input, as_inputs, one_input, shown, tensors_of
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods import Prediction as Prediction
 from bayesieve.core.likelihoods import RealPrediction as RealPrediction
-from bayesieve.core.likelihoods.prediction import Drawn
+from bayesieve.core.likelihoods.prediction import Drawn, joined_predictions
 from bayesieve.core.network import Buffers, Network, materialise
 from bayesieve.core.noise import generator_on
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
+from bayesieve.data.streams import Stream, stream_of
 
 TOLERANCE = 0.02
 FEWEST_DRAWS, MOST_DRAWS = 32, 256
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
+_INPUTS_AT_ONCE = 4096  # of a stream
 _OUTPUTS_AT_ONCE = 32_000_000  # draws are not doubled beyond so many outputs
 _LEAST_NLL = 0.01  # below it, errors are relative to it
 
@@ -51,7 +53,7 @@ def predict(
     Args:
         model: a posterior or sparse model.
         x: (N, ...), of the network's input shape, on any device; a tuple or dict of tensors for a
-            network of several inputs.
+            network of several inputs; or a stream of (x, y), as for `Problem`, in its order.
         n_samples: S; 0 uses the mean of the weights. None draws until there are `enough_draws`, at
             most 256; of a sampler it takes all that were kept.
         seed: of the draws.
@@ -74,6 +76,12 @@ def predict(
     check_not_negative("predict", n_samples=n_samples or 0)
     check_positive("predict", batch_size=batch_size)
     check_abstain("predict", abstain, familiarity)
+    if (stream := stream_of(x)) is not None:
+        if targets is not None:
+            raise ValueError("predict: a stream has its targets; leave out targets=.")
+        return predict_stream(
+            model, stream, n_samples=n_samples, seed=seed, familiarity=familiarity, abstain=abstain
+        )[0]
     posterior = posterior_of(model)
     network = posterior.network
     x = _checked(x)
@@ -115,6 +123,24 @@ def predict(
     score = familiarity.score(one_input("Familiarity", x)).to(network.device)
     marked = None if abstain is None else score < 1 - abstain
     return replace(prediction, familiarity=score, abstained=marked)
+
+
+def predict_stream(
+    model: Posterior | SparseModel, stream: Stream, *, n_samples: int | None, **options: Any
+) -> tuple[Prediction, Tensor]:
+    """Predict all inputs of a stream, which is read once; its targets, (N, ...), are returned too.
+
+    Inputs are held some at a time. Outputs of all are held, (draws, N, outputs). Where the draws
+    decide when they are enough, those for the first inputs do.
+    """
+    predictions, targets = [], []
+    for x, y in stream.epoch(_INPUTS_AT_ONCE):
+        part = predict(model, x, n_samples=n_samples, targets=y, **options)
+        if n_samples is None:
+            n_samples = part.n_draws
+        predictions.append(part)
+        targets.append(y)
+    return joined_predictions(predictions), torch.cat(targets)
 
 
 def _mixture(

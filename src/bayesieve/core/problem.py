@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.utils.data import DataLoader, Dataset
 
 from bayesieve.checks import check_choice
 from bayesieve.core.batch import Batch, Data, ExamplesLike, Rows, first_not_finite, pair_of
@@ -18,13 +17,12 @@ from bayesieve.core.network import Network, plain_model
 from bayesieve.core.turns import own_stream
 from bayesieve.core.workspace import PRECISIONS, Draw, Execution, Precision, Workspace
 from bayesieve.data.augment import Augment
-from bayesieve.data.streams import Stream, stream_of
+from bayesieve.data.streams import Streamed, stream_of
 from bayesieve.errors import UnsupportedModelError
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")
 _HALF = (torch.float16, torch.bfloat16)
 _SAMPLE = 64  # examples of the data that checks and recipes look at
-Streamed = Stream | Dataset[Any] | DataLoader[Any]
 
 
 class Problem:

@@ -22,7 +22,7 @@ from bayesieve.data.streams import Pair, StoredRows
 from bayesieve.errors import DataError
 
 PathLike = str | os.PathLike[str]
-_BLOCKS_HELD = 16  # row groups in memory of each process that reads
+_BLOCKS_HELD = 10  # row groups in memory of each process that reads; a window and some more
 _IMAGES = ("png", "jpg", "jpeg", "bmp", "ppm", "pgm")
 _CUT = "the file is cut short"
 

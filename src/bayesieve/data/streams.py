@@ -257,6 +257,9 @@ class Stream:
             )
 
 
+Streamed = Stream | Dataset[Any] | DataLoader[Any]
+
+
 def stream_of(data: object, n_data: int | None = None) -> Stream | None:
     """A stream for data that is one, or that torch reads batch by batch; None for others."""
     if isinstance(data, Stream):

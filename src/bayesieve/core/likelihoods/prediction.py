@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -239,6 +239,28 @@ class ClassPrediction:
         rows = self.probs.flatten(0, -2)
         drawn = torch.multinomial(rows, n, replacement=True, generator=generator).T
         return drawn.reshape(n, *self.probs.shape[:-1])
+
+
+def joined_predictions(parts: "Sequence[Prediction]") -> "Prediction":
+    """The prediction of all inputs, from those of parts of them under the same draws.
+
+    Example:
+        >>> part = ClassPrediction(torch.zeros(2, 3, 4))
+        >>> joined_predictions([part, part]).sample_log_probs.shape
+        torch.Size([2, 6, 4])
+    """
+    first, changes = parts[0], dict[str, Any]()
+    for name in ("familiarity", "abstained"):
+        if getattr(first, name) is not None:
+            changes[name] = torch.cat([getattr(part, name) for part in parts])
+    if isinstance(first, ClassPrediction):
+        logs = [part.sample_log_probs for part in parts if isinstance(part, ClassPrediction)]
+        return replace(first, sample_log_probs=torch.cat(logs, 1), **changes)
+    reals = [part for part in parts if isinstance(part, RealPrediction)]
+    means = torch.cat([part.sample_means for part in reals], 1)
+    own = all(part.noise_std.shape[1] == part.sample_means.shape[1] for part in reals)
+    noise = torch.cat([part.noise_std for part in reals], 1) if own else first.noise_std
+    return replace(first, sample_means=means, noise_std=noise, **changes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,141 @@
+"""Speed of training on streams, against the same examples in memory.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.streams [--net mlp:400,400] [--repeats 5] [--out FILE]
+
+Examples have the size of MNIST's, batches 128, the engine is SBNN. Every repetition trains on each
+source in turn, so that other work on the machine touches all of them alike. `ratio` is the median
+over repetitions of the time per epoch in memory divided by that of the stream, from the second
+epoch on; `ratio_whole` is of whole runs, with the start of the processes that read.
+"""
+
+import argparse
+import io
+import json
+import statistics
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.problem import Problem
+from bayesieve.data.stored import MappedArrays, TableFiles, TarShards
+from bayesieve.data.streams import Stream
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.files import write_atomically
+from bayesieve.nets import lenet5_caffe, mlp
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
+
+N, BATCH, WORKERS = 6_400, 128, 2
+SHAPE, CLASSES = (1, 28, 28), 10
+NETS = {
+    "mlp:400,400": lambda: mlp(SHAPE, CLASSES, (400, 400)),
+    "lenet5-caffe": lambda: lenet5_caffe(SHAPE, CLASSES),
+}
+Source = Callable[[], Any]
+
+
+def sources(folder: Path, x: Tensor, y: Tensor) -> dict[str, Source]:
+    """The same examples in memory and in files, by name."""
+    pixels, labels = (x * 255).to(torch.uint8).numpy(), y.numpy()
+    np.savez(folder / "pixels.npz", x=pixels, y=labels)
+    table = pyarrow.table({"pixels": list(x.flatten(1).numpy()), "label": labels})
+    pyarrow.parquet.write_table(table, folder / "rows.parquet", row_group_size=512)
+    with tarfile.open(folder / "shard.tar", "w") as tar:
+        for i, (image, label) in enumerate(zip(x.numpy(), labels, strict=True)):
+            content = io.BytesIO()
+            np.save(content, image)
+            for ending, data in (("npy", content.getvalue()), ("cls", str(label).encode())):
+                info = tarfile.TarInfo(f"{i:06d}.{ending}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    rows = TensorDataset(x, y)
+
+    def arrays() -> MappedArrays:
+        return MappedArrays(folder / "pixels.npz", scale=1 / 255)
+
+    def shards() -> TarShards:
+        return TarShards([folder / "shard.tar"], "npy", "cls")
+
+    def flat() -> TableFiles:
+        return TableFiles([folder / "rows.parquet"], "label", ["pixels"])
+
+    return {
+        "in memory": lambda: (x, y),
+        "DataLoader, 2 workers": lambda: DataLoader(rows, BATCH, shuffle=True, num_workers=WORKERS),
+        "Dataset, no worker": lambda: Stream(rows),
+        "mapped bytes, no worker": lambda: Stream(arrays()),
+        "mapped bytes, 2 workers": lambda: Stream(arrays(), workers=WORKERS),
+        "tar shard, 2 workers": lambda: Stream(shards(), workers=WORKERS),
+        "Parquet, 2 workers": lambda: Stream(flat(), workers=WORKERS),
+    }
+
+
+def epoch_seconds(net: str, source: Any, epochs: int) -> tuple[float, float]:
+    """Seconds of an epoch, from the second on, and of an epoch with the start of the run."""
+    torch.manual_seed(0)
+    problem = Problem(NETS[net](), Categorical(), source)
+    run = fit(problem, SBNN(), epochs=epochs, batch_size=BATCH, schedule=Schedule(compile="off"))
+    rows = [row["seconds"] for row in run.history]
+    return statistics.median(rows[1:]), run.seconds / epochs
+
+
+def measure(net: str, repeats: int, epochs: int) -> list[dict[str, Any]]:
+    """A row of numbers for each source."""
+    source = torch.Generator().manual_seed(0)
+    x, y = torch.rand(N, 1, 28, 28, generator=source), torch.arange(N) % 10
+    seconds: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        named = sources(Path(folder), x, y)
+        epoch_seconds(net, named["in memory"](), 2)  # loads all libraries
+        for _ in range(repeats):
+            for name, make in named.items():
+                seconds.setdefault(name, []).append(epoch_seconds(net, make(), epochs))
+    memory = seconds["in memory"]
+    rows = []
+    for name, times in seconds.items():
+        pairs = list(zip(memory, times, strict=True))
+        rows.append(
+            {
+                "net": net,
+                "source": name,
+                "ms_per_step": 1000 * statistics.median(t[0] for t in times) / (N / BATCH),
+                "ratio": statistics.median(m[0] / t[0] for m, t in pairs),
+                "ratio_whole": statistics.median(m[1] / t[1] for m, t in pairs),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Print the rows, and write them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--net", choices=NETS, action="append")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [row for net in asked.net or NETS for row in measure(net, asked.repeats, asked.epochs)]
+    for row in rows:
+        print(
+            f"{row['net']:>14}  {row['source']:<24} {row['ms_per_step']:7.2f} ms a step, "
+            f"{row['ratio']:.3f} of memory, {row['ratio_whole']:.3f} with the start"
+        )
+    if asked.out:
+        record = {"n": N, "batch_size": BATCH, "engine": "SBNN()", "repeats": asked.repeats,
+                  "threads": 1, "rows": rows}  # fmt: skip
+        write_atomically(asked.out, json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
