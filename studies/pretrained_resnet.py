@@ -72,7 +72,7 @@ PARTS = ("once", "tuned", "structured")
 WAYS = ("magnitude", "snr", "evidence", "unit")
 CURVE = (20, 30, 40, 50, 60, 70, 80, 90)  # percent of zeros of "once"
 ROLES = Roles(keep=("conv1.weight",))  # the first layer stays, as is usual
-_INPUTS = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what they were trained on
+PIXELS = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what they were trained on
 _START = 0.05  # fraction of a tuning before anything is removed
 _QUICK = (100, 100)  # training and scored images
 
@@ -180,7 +180,7 @@ def as_trained(data: DataSet) -> DataSet:
     """The images scaled as the published networks expect them."""
     scale, mean, std = (
         PixelScale.of(data.preprocessing),
-        *map(torch.tensor, (_INPUTS.mean, _INPUTS.std)),
+        *map(torch.tensor, (PIXELS.mean, PIXELS.std)),
     )
     parts = [
         Examples((scale.pixels(part.x) - mean[:, None, None]) / std[:, None, None], part.y)
@@ -191,7 +191,7 @@ def as_trained(data: DataSet) -> DataSet:
 
 def problem_of(setting: Setting, data: DataSet, device: str) -> Problem:
     """The published network and the training images, moved and mirrored where it is tuned."""
-    augment = Augment(shift=4, flip=True, fill=_INPUTS.black) if setting.epochs else None
+    augment = Augment(shift=4, flip=True, fill=PIXELS.black) if setting.epochs else None
     net = published(setting.depth, data_root())
     problem = Problem(net, likelihoods.Categorical(), data.train, roles=ROLES,
                       precision=setting.precision, augment=augment)  # fmt: skip

@@ -63,6 +63,25 @@ def test_merging_is_exact_and_gives_back_the_form_of_the_original(alpha):
     assert isinstance(adapted[0], Adapter)  # left as it was
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_have_adapters_and_merge_exactly(stride):
+    layers = [nn.Conv2d(3, 6, 3, stride, 1, padding_mode="circular"), nn.Tanh(), nn.Conv2d(6, 4, 1)]
+    model, x = nn.Sequential(*layers).double(), normal(2, 3, 6, 6, seed=1)
+    adapted = adapters(model, rank=2, alpha=3.0)
+    assert torch.equal(adapted(x), model(x))
+    plain = merged(moved(adapted))
+    assert not torch.allclose(adapted(x), model(x))
+    torch.testing.assert_close(plain(x), adapted(x), rtol=1e-12, atol=1e-12)
+    assert [type(m) for m in plain.modules()] == [type(m) for m in model.modules()]
+
+
+def test_modules_that_are_new_are_learned_whole():
+    adapted = adapters(network(), rank=2, whole=("6",))
+    trained = [name for name, p in adapted.named_parameters() if p.requires_grad]
+    assert trained[-2:] == ["6.weight", "6.bias"]
+    assert len(trained) == 2 * 3 + 2
+
+
 def test_targets_are_names_or_types_and_a_bare_layer_is_a_network():
     chosen = adapters(network(), rank=2, target=("6", Transposed))
     kinds = [isinstance(layer, Adapter) for layer in chosen]
@@ -75,7 +94,9 @@ def test_targets_are_names_or_types_and_a_bare_layer_is_a_network():
 def test_a_posterior_is_over_the_adapters_alone_and_its_mean_merges():
     model, x = network(), normal(60, 4, seed=1)
     y = (x[:, 0] > 0).long()
-    problem = Problem(adapters(model, rank=2), Categorical(), (x, y))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        problem = Problem(adapters(model, rank=2), Categorical(), (x, y))
     assert problem.layout.size == problem.layout.n_sparse == 2 * (10 + 11 + 10 + 7)
     before = Problem(model, Categorical(), (x, y))
     done = fit(problem, SBNN(lr=0.02), epochs=15, batch_size=20)
@@ -107,7 +128,8 @@ def test_ranks_are_units_that_can_be_sieved():
     [
         (network(), {"rank": 0}, "rank must be > 0"),
         (network(), {"target": ("7",)}, r"target '7' fits no linear map of the model; they are 0"),
-        (nn.Sequential(nn.Conv2d(1, 1, 1)), {}, "no linear map"),
+        (network(), {"whole": ("head",)}, "whole 'head' fits no module"),
+        (nn.Sequential(nn.Conv2d(2, 2, 1, groups=2)), {}, "no linear map"),
     ],
 )
 def test_wrong_arguments_are_refused(model, options, message):
