@@ -193,9 +193,10 @@ def engine_of(setting: Setting) -> Engine[Any]:
     if setting.method == "adamw":
         return MAP(lr=setting.lr, weight_decay=setting.weight_decay)
     if setting.method == "flat_vi":
-        return FlatVI(priors.Normal(setting.prior_std), lr=setting.lr, init_std=0.01)
+        normal = priors.Normal(setting.prior_std)
+        return FlatVI(normal, lr=setting.lr, init_std=0.01, local=False)
     prior = priors.SpikeSlab(slab_std=setting.prior_std, spike_std=0.01, slab_prob=0.5)
-    return SBNN(prior, lr=setting.lr, init_std=0.01)
+    return SBNN(prior, lr=setting.lr, init_std=0.01, local=False)
 
 
 def tuned(setting: Setting, task: Task, seed: int) -> Fit:

@@ -90,7 +90,7 @@ _OTHER: dict[Any, Callable[..., Call]] = {
 }
 
 
-class _Called(nn.Module):
+class Called(nn.Module):
     """A module that is given the tensors of its inputs one by one, and returns one tensor."""
 
     def __init__(self, module: nn.Module, example: Input) -> None:
@@ -129,7 +129,7 @@ def export(untraceable: UnsupportedModelError, module: nn.Module, example: Input
     try:
         with own_turn("export"), torch.no_grad(), _quiet():
             program = torch.export.export(
-                _Called(module, example).eval(), tensors, dynamic_shapes=(free,), strict=False
+                Called(module, example).eval(), tensors, dynamic_shapes=(free,), strict=False
             )
             traced = program.module()
     except Exception:  # the user's forward may raise anything
@@ -165,7 +165,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-_PREFIX = "module."  # of every name inside `_Called`
+_PREFIX = "module."  # of every name inside `Called`
 
 
 def _translated(graph: fx.Graph, names: list[str]) -> fx.Graph:

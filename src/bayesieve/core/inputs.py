@@ -141,9 +141,9 @@ def as_inputs(who: str, x: object) -> Input:
             f"with {f'a {wrong}' if wrong else 'nothing'} in it. Use torch.as_tensor for numbers, "
             "and leave out what is no tensor."
         )
-    lengths = sorted({value.shape[0] if value.dim() else 0 for value in values})
-    if len(lengths) > 1:
-        shown = " and ".join(map(str, lengths))
+    lengths = [value.shape[0] if value.dim() else 0 for value in values]
+    if any(length != lengths[0] for length in lengths):
+        shown = " and ".join(map(str, sorted(set(lengths))))
         raise ValueError(f"{who}: the inputs must have one length, got {shown} examples.")
     return Inputs(tuple(values), names)
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from bayesieve import __version__
 from bayesieve.assess.familiarity import Familiarity
+from bayesieve.core.inputs import one_input
 from bayesieve.deliver.c_familiarity import familiarity_function
 from bayesieve.deliver.c_raw import class_function, raw_function
 from bayesieve.deliver.c_text import Lines, array, indent, index_bytes, loop, number
@@ -111,7 +112,8 @@ def export_c(
         #define TINY_WEIGHT_BYTES 32
         #define TINY_STACK_BYTES 0
     """
-    path, example = check_arguments(_WHO, path, example)
+    path, inputs = check_arguments(_WHO, path, example)
+    example = one_input(_WHO, inputs)
     name = path.stem
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise ValueError(

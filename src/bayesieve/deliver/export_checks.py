@@ -4,11 +4,24 @@ import copy
 import math
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesieve.core.exported import Called
+from bayesieve.core.inputs import (
+    Input,
+    arguments,
+    as_inputs,
+    logits_of,
+    mapped,
+    redrawn,
+    shown,
+    tensors_of,
+)
 from bayesieve.errors import UnsupportedModelError, VerificationError
 
 Outputs = Mapping[str, Tensor]  # by name
@@ -34,29 +47,30 @@ def on_cpu(module: nn.Module) -> nn.Module:
     return copied
 
 
-def check_arguments(who: str, path: Path | str, example: Tensor) -> tuple[Path, Tensor]:
+def check_arguments(who: str, path: Path | str, example: object) -> tuple[Path, Input]:
     """Raise unless a file can be put at `path` and `example` is a batch; both ready for use."""
     path = Path(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{who}: the folder {path.parent} does not exist; create it.")
     if path.is_dir():
         raise IsADirectoryError(f"{who}: {path} is a folder; give a file name.")
-    if not isinstance(example, Tensor):
-        raise TypeError(f"{who}: example must be a tensor, got {type(example).__name__}.")
-    if example.dim() < 2 or example.numel() == 0:
+    example = as_inputs(who, example)
+    least = 2 if isinstance(example, Tensor) else 1
+    if any(tensor.dim() < least or tensor.numel() == 0 for tensor in tensors_of(example)):
         raise ValueError(
             f"{who}: example must be a batch of inputs, shape (n, ...) with n > 0, "
-            f"got {tuple(example.shape)}."
+            f"got {shown(example)}."
         )
-    return path, example.detach().cpu()
+    return path, mapped(lambda tensor: tensor.detach().cpu(), example)
 
 
-def check_inputs(example: Tensor) -> list[Tensor]:
+def check_inputs(example: Input) -> list[Input]:
     """Batches of several sizes: the example, and copies of its rows that are changed a little.
 
     Real numbers get noise of the example's spread, and there is a batch of zeros. Whole numbers
     (tokens, masks) change places between rows, position by position: any other number may be
-    none that the network knows, and zeros may mean that there is nothing to read.
+    none that the network knows, and zeros may mean that there is nothing to read. Of several
+    inputs each is `redrawn` by itself, so that a mask stays one that lets something through.
 
     Example:
         >>> [len(x) for x in check_inputs(torch.randn(4, 3))]
@@ -64,8 +78,13 @@ def check_inputs(example: Tensor) -> list[Tensor]:
         >>> sorted(check_inputs(torch.tensor([[1, 5], [2, 6]]))[2][:, 0].tolist())
         [1, 2]
     """
-    batches = [example]
     generator = torch.Generator().manual_seed(0)
+    if not isinstance(example, Tensor):
+        others = (
+            example.map(partial(redrawn, n=size, generator=generator)) for size in _BATCH_SIZES
+        )
+        return [example, *others]
+    batches: list[Input] = [example]
     for size in _BATCH_SIZES:
         rows = example[torch.arange(size) % len(example)]
         if example.is_floating_point():
@@ -81,14 +100,13 @@ def check_inputs(example: Tensor) -> list[Tensor]:
     return batches
 
 
-def first_output(who: str, module: nn.Module, example: Tensor) -> Tensor:
+def first_output(who: str, module: nn.Module, example: Input) -> Tensor:
     """Raise unless the module maps the example to one tensor; return that."""
     try:
         output = outputs_of(module)(example)["output"]
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ValueError(
-            f"{who}: the module does not run on an example of shape {tuple(example.shape)} and "
-            f"{example.dtype}: {error}"
+            f"{who}: the module does not run on an example of {shown(example)}: {error}"
         ) from error
     if not isinstance(output, Tensor):
         raise UnsupportedModelError(
@@ -97,21 +115,22 @@ def first_output(who: str, module: nn.Module, example: Tensor) -> Tensor:
     return output
 
 
-def outputs_of(module: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Outputs]:
+def outputs_of(module: Callable[..., Any]) -> Callable[[Input], Outputs]:
     """The function of a module without gradients; its output is called "output"."""
 
-    def run(x: Tensor) -> Outputs:
+    def run(x: Input) -> Outputs:
+        args, kwargs = arguments(module, x) if isinstance(module, nn.Module) else ((x,), {})
         with torch.no_grad():
-            return {"output": module(x)}
+            return {"output": logits_of(module(*args, **kwargs))}
 
     return run
 
 
 def check_same(
     who: str,
-    expected: Callable[[Tensor], Outputs],
-    exported: Callable[[Tensor], Outputs],
-    example: Tensor,
+    expected: Callable[[Input], Outputs],
+    exported: Callable[[Input], Outputs],
+    example: Input,
 ) -> None:
     """Raise unless two functions agree within `TOLERANCE` of the scale of their outputs.
 
@@ -149,15 +168,28 @@ def check_same(
                 )
 
 
-def trace(who: str, module: nn.Module, example: Tensor) -> torch.export.ExportedProgram:
-    """The module's graph with a free batch axis; no value of the example stays in it."""
-    stand_in = torch.zeros_like(example[:1]).expand(2, *example.shape[1:]).contiguous()
+def trace(who: str, module: nn.Module, example: Input) -> torch.export.ExportedProgram:
+    """The module's graph with a free batch axis; no value of the example stays in it.
+
+    Several inputs are as many arguments of the graph.
+    """
+    value = 0 if isinstance(example, Tensor) else 1  # of several one may be a mask
+    rows = (torch.full_like(t[:1], value) for t in tensors_of(example))
+    tensors = tuple(row.repeat_interleave(2, 0) for row in rows)
+    whole = isinstance(example, Tensor)
+    if whole:
+        with torch.no_grad():
+            output = module(*tensors)
+        whole = logits_of(output) is output
     batch = torch.export.Dim("batch", min=1)
     try:
         with warnings.catch_warnings():  # a recurrent layer renews the list of its own weights
             warnings.filterwarnings("ignore", message="The tensor attribute")
             program = torch.export.export(
-                module, (stand_in,), dynamic_shapes=({0: batch},), strict=False
+                module if whole else Called(module, example).eval(),
+                tensors,
+                dynamic_shapes=({0: batch},) if whole else (tuple({0: batch} for _ in tensors),),
+                strict=False,
             )
     except Exception as error:  # the user's forward meets symbolic sizes and may raise anything
         reason = str(error).strip().split("\n\n")[0][:500]

@@ -13,6 +13,10 @@ epistemic_std (spread of the draws), each (n, m). These are the numbers of `pred
 `n_samples` and `seed`, and every export is checked against it. A file exported with the familiarity
 of inputs returns it as "familiarity", (n,).
 
+The input is called "input". A model of several has theirs by name (input_0, input_1, ... where they
+have none). With `raw` the graph prepares images itself: its input is "pixels", whole numbers of 8
+bits, (n, height, width, channels), as cameras and files have them.
+
 `read_onnx` runs files from anywhere. A file may point to data outside itself, by any path. Such a
 file is refused before the runtime sees it, and the runtime gets the checked bytes, not the path.
 """
@@ -37,6 +41,7 @@ from bayesieve import __version__
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import drawn_modules, how_drawn, predict
 from bayesieve.checks import check_not_negative
+from bayesieve.core.inputs import Input, as_inputs, call, one_input
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.posterior import Posterior
@@ -62,13 +67,14 @@ _INPUT_TYPES = {
     "tensor(float)": torch.float32,
     "tensor(double)": torch.float64,
     "tensor(int64)": torch.int64,
+    "tensor(uint8)": torch.uint8,
 }
 
 
 def export_onnx(
     module: nn.Module,
     path: Path | str,
-    example: Tensor,
+    example: Any,
     *,
     posterior: Posterior | None = None,
     n_samples: int = 0,
@@ -77,19 +83,22 @@ def export_onnx(
     preprocessing: Mapping[str, Any] | None = None,
     likelihood: Likelihood | None = None,
     familiarity: Familiarity | None = None,
+    raw: bool = False,
 ) -> Path:
     """Write an ONNX file with a free batch axis, checked in onnxruntime against torch.
 
-    The graph's input is called "input". A point model has one output, "output" (logits, or the
-    mean of a regression); with posterior draws the outputs are those named at the top of this
-    module. Metadata entries: "bayesieve_version", "n_samples", with draws "task" and "seed", and,
-    as JSON, "classes", "preprocessing" and "likelihood" (its noise, for intervals). No value of the
-    example and no path goes into the file.
+    A point model has one output, "output" (logits, or the mean of a regression); with posterior
+    draws the outputs are those named at the top of this module, as the inputs are. Metadata
+    entries: "bayesieve_version", "n_samples", "takes" ("raw" or "prepared"), with draws "task" and
+    "seed", and, as JSON, "classes", "preprocessing" and "likelihood" (its noise, for intervals). No
+    value of the example and no path goes into the file.
 
     Args:
-        module: maps one tensor, shape (n, ...), to one tensor; it is not changed.
+        module: maps inputs, shape (n, ...), to one tensor or an object with `logits`; it is not
+            changed.
         path: of the file; an existing one is replaced in one step.
-        example: some inputs, shape (n, ...), of the kind the model will meet.
+        example: some inputs, shape (n, ...), of the kind the model will meet, prepared; a tuple or
+            dict of tensors for several. The file is checked on them and on changed copies.
         posterior: where draws come from; each is baked into a copy of the posterior's own network,
             so `module` must take and return the same shapes.
         n_samples: draws to bake in; 0 exports `module` alone.
@@ -98,6 +107,7 @@ def export_onnx(
         preprocessing: how inputs were prepared, for whoever runs the file.
         likelihood: what the outputs mean; that of `posterior` unless given.
         familiarity: of inputs, for the output "familiarity".
+        raw: let the file take raw pixels; `preprocessing` must be that of images.
 
     Returns:
         The path.
@@ -129,7 +139,7 @@ def export_onnx(
                 f"{_WHO}: classes must name every output: the module returns {n_outputs} outputs, "
                 f"got {len(classes)} names."
             )
-    metadata = {"bayesieve_version": __version__, "n_samples": str(n_samples)}
+    metadata = {"bayesieve_version": __version__, "n_samples": str(n_samples), "takes": "prepared"}
     if classes is not None:
         metadata["classes"] = json.dumps(list(classes))
     if preprocessing is not None:
@@ -149,15 +159,21 @@ def export_onnx(
             )
         module, whole = bake(posterior, n_samples, seed), posterior
 
-        def predicted(x: Tensor) -> Outputs:  # what the mixture must equal
+        def predicted(x: Input) -> Outputs:  # what the mixture must equal
             return predict(whole, x, n_samples=n_samples, seed=seed).delivered
 
         compute = predicted
     if familiarity is not None:
+        one_input("Familiarity", example)
         module, compute = (
             WithFamiliarity(module, familiarity),
             _and_familiarity(compute, familiarity),
         )
+    if raw:
+        images = one_input(_WHO, example)
+        prepare = Prepared(_image_recipe(preprocessing, images))
+        module, compute = nn.Sequential(prepare, module).eval(), _after(prepare, compute)
+        example, metadata["takes"] = prepare.pixels(images), "raw"
     data = _convert(onnx, module, example, list(compute(example)), metadata)
     _verify(onnx, data, compute, example)
     return write_atomically(path, data)
@@ -187,9 +203,10 @@ class Mixture(nn.Module):
         for name, values in numbers.items():
             self.register_buffer(f"number_{name}", values.detach().clone())
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, x: Any) -> tuple[Tensor, ...]:
         """Inputs (n, ...) to one tensor (n, ...) for each name."""
-        output = torch.stack([draw(x) for draw in self.draws])
+        inputs = as_inputs("Mixture", x)
+        output = torch.stack([call(draw, inputs) for draw in self.draws])
         numbers = {name: getattr(self, f"number_{name}") for name in self.names}
         return self.likelihood.summary(output, numbers, self.drawn)
 
@@ -209,9 +226,64 @@ class WithFamiliarity(nn.Module):
 
 
 def _and_familiarity(
-    compute: Callable[[Tensor], Outputs], familiarity: Familiarity
-) -> Callable[[Tensor], Outputs]:
-    return lambda x: {**compute(x), "familiarity": familiarity.score(x)}
+    compute: Callable[[Input], Outputs], familiarity: Familiarity
+) -> Callable[[Input], Outputs]:
+    def both(x: Input) -> Outputs:
+        return {**compute(x), "familiarity": familiarity.score(one_input("Familiarity", x))}
+
+    return both
+
+
+class Prepared(nn.Module):
+    """Raw pixels, (n, height, width, channels) uint8, to inputs, (n, channels, height, width).
+
+    Args:
+        recipe: of images, see `data.preprocessing`.
+
+    Example:
+        >>> from bayesieve.data.preprocessing import image_recipe
+        >>> layer = Prepared(image_recipe((1, 1, 2), [0.0], [126 / 255]))
+        >>> layer(torch.tensor([[[[0], [252]]]], dtype=torch.uint8)).tolist()
+        [[[[0.0, 2.0]]]]
+    """
+
+    def __init__(self, recipe: Mapping[str, Any]) -> None:
+        super().__init__()
+        for name in ("mean", "std"):
+            scaled = [value * recipe["scale"] for value in recipe[name]]
+            self.register_buffer(name, torch.tensor(scaled, dtype=torch.float32)[:, None, None])
+        self.mean: Tensor
+        self.std: Tensor
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Prepare images as `prepare_images` does."""
+        return (pixels.to(torch.float32).permute(0, 3, 1, 2) - self.mean) / self.std
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """The pixels nearest to prepared images."""
+        values = (x.float() * self.std + self.mean).round().clamp(0, 255)
+        return values.to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+def _after(prepare: Prepared, compute: Callable[[Input], Outputs]) -> Callable[[Input], Outputs]:
+    return lambda pixels: compute(prepare(pixels))
+
+
+def takes_pixels(recipe: Mapping[str, Any] | None, example: Tensor) -> bool:
+    """Whether a recipe makes such inputs, (n, ...), of images whose pixels have 8 bits."""
+    if recipe is None or recipe.get("kind") != "image" or example.dtype != torch.float32:
+        return False
+    return tuple(recipe["shape"]) == example.shape[1:] and recipe["scale"] <= 255
+
+
+def _image_recipe(recipe: Mapping[str, Any] | None, example: Tensor) -> Mapping[str, Any]:
+    """The recipe, if it makes such inputs of pixels; raises otherwise."""
+    if recipe is None or not takes_pixels(recipe, example):
+        raise ValueError(
+            f"{_WHO}: raw needs the preprocessing of float32 images {tuple(example.shape[1:])}, "
+            f"got that of {(recipe or {}).get('kind')}. Tables are prepared by `predict`."
+        )
+    return recipe
 
 
 def bake(posterior: Posterior, n_samples: int, seed: int) -> Mixture:
@@ -233,7 +305,7 @@ def _culprit(error: BaseException) -> str:
 
 
 def _convert(
-    onnx: Any, module: nn.Module, example: Tensor, names: Sequence[str], metadata: dict[str, str]
+    onnx: Any, module: nn.Module, example: Input, names: Sequence[str], metadata: dict[str, str]
 ) -> bytes:
     """The bytes of an ONNX file."""
     n_bytes = sum(t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers()))
@@ -245,8 +317,11 @@ def _convert(
     with _quiet():
         program = trace(_WHO, module, example)
         try:
+            inputs = ["pixels" if metadata["takes"] == "raw" else "input"]
+            if not isinstance(example, Tensor):
+                inputs = list(example.named)
             converted = torch.onnx.export(
-                program, dynamo=True, input_names=["input"], output_names=names, verbose=False
+                program, dynamo=True, input_names=inputs, output_names=names, verbose=False
             )
         except torch.onnx.OnnxExporterError as error:
             raise UnsupportedModelError(
@@ -270,7 +345,7 @@ def _convert(
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def _verify(onnx: Any, data: bytes, compute: Callable[[Tensor], Outputs], example: Tensor) -> None:
+def _verify(onnx: Any, data: bytes, compute: Callable[[Input], Outputs], example: Input) -> None:
     """Raise unless the file is well-formed and computes what `compute` does."""
     try:
         onnx.checker.check_model(data, full_check=True)
@@ -311,7 +386,8 @@ class OnnxModel:
         session: of onnxruntime.
         input_shape: of one example.
         dtype: of inputs.
-        metadata: what the exporter wrote: classes, preprocessing, likelihood, task, n_samples.
+        metadata: what the exporter wrote: classes, preprocessing, likelihood, task, n_samples,
+            takes.
     """
 
     path: Path
@@ -473,8 +549,10 @@ def _open(data: bytes, threads: int = 0) -> Any:
     )
 
 
-def _run(session: Any, x: Tensor) -> dict[str, Tensor]:
-    """Outputs of a session by name."""
+def _run(session: Any, x: Input) -> dict[str, Tensor]:
+    """Outputs of a session by name; an input that the network does not read is left out."""
     names = [output.name for output in session.get_outputs()]
-    arrays = session.run(names, {session.get_inputs()[0].name: x.numpy()})
+    inputs = [one.name for one in session.get_inputs()]
+    given = {inputs[0]: x} if isinstance(x, Tensor) else {n: x.named[n] for n in inputs}
+    arrays = session.run(names, {name: tensor.numpy() for name, tensor in given.items()})
     return dict(zip(names, map(torch.from_numpy, arrays), strict=True))

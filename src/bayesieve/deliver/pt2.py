@@ -2,10 +2,12 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from bayesieve.core.inputs import Input, tensors_of
 from bayesieve.deliver.export_checks import (
     check_arguments,
     check_same,
@@ -17,16 +19,17 @@ from bayesieve.deliver.export_checks import (
 from bayesieve.files import write_atomically
 
 
-def export_pt2(module: nn.Module, path: Path | str, example: Tensor) -> Path:
+def export_pt2(module: nn.Module, path: Path | str, example: Any) -> Path:
     """Write a module as a `.pt2` file with a free batch axis, checked by reading it back.
 
     The file holds weights and graph on the CPU, in eval mode; no value of the example and no
     source code. Read it with `torch.export.load(path).module()`.
 
     Args:
-        module: maps one tensor, shape (n, ...), to one tensor; it is not changed.
+        module: maps inputs, shape (n, ...), to one tensor; it is not changed.
         path: of the file; an existing one is replaced in one step.
-        example: some inputs, shape (n, ...), of the kind the model will meet.
+        example: some inputs, shape (n, ...), of the kind the model will meet; a tuple or dict of
+            tensors for several, which the archive takes in their order.
 
     Returns:
         The path.
@@ -52,5 +55,10 @@ def export_pt2(module: nn.Module, path: Path | str, example: Tensor) -> Path:
     torch.export.save(program, archive)
     data = archive.getvalue()
     again = torch.export.load(io.BytesIO(data)).module()
-    check_same("export_pt2", outputs_of(module), outputs_of(again), example)
+
+    def read_back(x: Input) -> dict[str, Tensor]:
+        with torch.no_grad():
+            return {"output": again(*tensors_of(x))}
+
+    check_same("export_pt2", outputs_of(module), read_back, example)
     return write_atomically(path, data)

@@ -205,6 +205,8 @@ def export(asked: Export) -> dict[str, Any]:
     source, out, to, samples = Path(asked.source), Path(asked.out), asked.to, asked.samples
     if samples and to != "onnx":
         raise UsageError("--samples is for --to onnx.")
+    if asked.prepared and to != "onnx":
+        raise UsageError("--prepared is for --to onnx.")
     if asked.int8 and to != "c":
         raise UsageError("--int8 is for --to c.")
     if same_place(out, source):
@@ -229,8 +231,9 @@ def export(asked: Export) -> dict[str, Any]:
             "`bayesieve compact --posterior`."
         )
     write_form(
-        model, to, out, n_samples=samples, seed=asked.seed, int8=asked.int8, force=asked.force
-    )
+        model, to, out, n_samples=samples, seed=asked.seed, prepared=asked.prepared,
+        int8=asked.int8, force=asked.force,
+    )  # fmt: skip
     if masked:
         warn(
             "exported as it is: weights that were removed are zeros in full-size tensors, so the "
@@ -245,7 +248,7 @@ def export(asked: Export) -> dict[str, Any]:
 
 def write_form(
     model: Run | Bundle, to: str, out: Path, *, n_samples: int = 0, seed: int = 0,
-    int8: bool = False, force: bool = False,
+    prepared: bool = False, int8: bool = False, force: bool = False,
 ) -> None:  # fmt: skip
     """Write one form of the network of a run, masked as it is, or of a bundle."""
     module: nn.Module
@@ -256,7 +259,7 @@ def write_form(
         module, example = model.posterior.to_module(), model.data.test.x[:64]
         preprocessing, classes = model.data.preprocessing or None, model.data.classes
     if to == "onnx":
-        from bayesieve.deliver.onnx import export_onnx
+        from bayesieve.deliver.onnx import export_onnx, takes_pixels
 
         if isinstance(model, Bundle):
             likelihood = likelihood_from_json(model.config.get("likelihood"), classes)
@@ -273,6 +276,7 @@ def write_form(
             preprocessing=preprocessing,
             likelihood=likelihood,
             familiarity=model.familiarity,
+            raw=not prepared and takes_pixels(preprocessing, example),
         )
     elif to == "pt2":
         from bayesieve.deliver.pt2 import export_pt2

@@ -439,6 +439,9 @@ class Export(_Trusting):
         "onnx: bake in so many posterior draws, for uncertainties.", 0, check=check_not_negative
     )
     seed: int = option("onnx: seed of the draws.", 0)
+    prepared: bool = option(
+        "onnx: take prepared numbers; otherwise a model of images takes raw pixels.", False
+    )
     int8: bool = option("c: weights of 8 bits.", False)
     masked_ok: bool = option("Export a run as it is: zeros stay, size and speed too.", False)
     force: bool = option("Replace what lies at --out.", False)

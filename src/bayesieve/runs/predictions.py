@@ -106,14 +106,18 @@ def _read_data(
 ) -> Inputs:
     """Read inputs; the recipe that `about` a model holds is applied to those not yet prepared."""
     recipe: Recipe = about.get("preprocessing") or {}
+    raw = about.get("takes") == "raw"
+    if raw and prepared:
+        raise UsageError("--prepared: this ONNX file takes raw pixels and prepares them itself.")
     if path.is_dir():
-        return _read_images(path, network.input_shape, recipe)
+        images, columns = _read_images(path, recipe)
+        return _as_inputs(images, recipe, raw=raw), columns, True
     if not path.is_file():
         raise UsageError(f"there is no file or folder {path}.")
     if prepared:
         recipe = {}
     if path.suffix == ".npz":
-        x, recipe_used = _read_array(path, recipe)
+        x, recipe_used = _read_array(path, recipe, raw=raw)
     elif path.suffix.lower() in (".csv", ".parquet"):
         x, recipe_used = _read_table(path, network.input_shape, recipe, about.get("feature_names"))
     else:
@@ -121,7 +125,20 @@ def _read_data(
     return x, {"row": list(range(1, len(x) + 1))}, recipe_used
 
 
-def _read_array(path: Path, recipe: Recipe) -> tuple[Tensor, bool]:
+def _as_inputs(images: NDArray[Any], recipe: Recipe, *, raw: bool) -> Tensor:
+    """Raw images, (N, H, W[, C]), as a network takes them: prepared, or as they are."""
+    prepared = prepare_images(images, recipe)
+    if not raw:
+        return prepared
+    if images.min() < 0 or images.max() > 255:
+        raise DataError(
+            f"predict: pixels must lie in 0..255, got {images.min()} to {images.max()}."
+        )
+    channels, height, width = recipe["shape"]
+    return torch.from_numpy(images.reshape(-1, height, width, channels).astype(np.uint8))
+
+
+def _read_array(path: Path, recipe: Recipe, *, raw: bool) -> tuple[Tensor, bool]:
     arrays = read_npz(path)
     if "x" not in arrays:
         raise DataError(f"npz: {path} must hold an array x, got {', '.join(arrays) or 'nothing'}.")
@@ -131,7 +148,12 @@ def _read_array(path: Path, recipe: Recipe) -> tuple[Tensor, bool]:
             f"npz: x of {path} must be numbers of shape (N, ...), got {x.dtype} of shape {x.shape}."
         )
     if kind == "image" and x.dtype.kind in "biu":
-        return prepare_images(x, recipe), True
+        return _as_inputs(x, recipe, raw=raw), True
+    if raw:
+        raise DataError(
+            f"npz: x of {path} must be raw pixels, whole numbers (N, H, W, channels), since "
+            f"this ONNX file prepares them itself; got {x.dtype}."
+        )
     if kind == "table":
         columns = raw_columns(recipe["columns"])
         if x.ndim != 2 or x.shape[1] != len(columns):
@@ -165,15 +187,12 @@ def _read_table(
     return x, False
 
 
-def _read_images(path: Path, shape: tuple[int, ...], recipe: Recipe) -> Inputs:
+def _read_images(path: Path, recipe: Recipe) -> tuple[NDArray[Any], Columns]:
     if recipe.get("kind") != "image":
         raise UsageError(f"{path} is a folder of images, but the model does not take images.")
     channels, height, width = recipe["shape"]
-    if tuple(recipe["shape"]) != shape or height * width > limit("pixels"):
-        raise ValueError(
-            f"predict: the model takes inputs of shape {shape}, but its preprocessing makes "
-            f"images of shape {tuple(recipe['shape'])}."
-        )
+    if height * width > limit("pixels"):
+        raise ValueError(f"predict: images of {height} x {width} pixels are too large.")
     images = {}
     for name, content in iterate_files(path, is_image):
         image = decode_image(path, name, content, height if height == width else None)
@@ -187,7 +206,7 @@ def _read_images(path: Path, shape: tuple[int, ...], recipe: Recipe) -> Inputs:
         images[name] = image
     if not images:
         raise DataError(f"predict: {path} must hold images ({', '.join(SUFFIXES)}), found none.")
-    return prepare_images(np.stack(list(images.values())), recipe), {"file": list(images)}, True
+    return np.stack(list(images.values())), {"file": list(images)}
 
 
 def _csv(columns: Columns) -> str:

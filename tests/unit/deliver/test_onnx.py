@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import bayesieve
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import (
     Bernoulli,
@@ -17,10 +18,11 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
+from bayesieve.data.preprocessing import image_recipe, prepare_images
 from bayesieve.deliver import export_checks
 from bayesieve.deliver import onnx as onnx_export
-from bayesieve.deliver.onnx import export_onnx
-from bayesieve.errors import UnsupportedModelError, VerificationError
+from bayesieve.deliver.onnx import export_onnx, read_onnx
+from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError
 
 onnx = pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
@@ -89,6 +91,7 @@ def test_metadata_hold_classes_preprocessing_and_version(point):
     actual = metadata(point[0])
     assert json.loads(actual.pop("classes")) == list(CLASSES)
     assert json.loads(actual.pop("preprocessing")) == PREPROCESSING
+    assert actual.pop("takes") == "prepared"
     assert actual == {"bayesieve_version": bayesieve.__version__, "n_samples": "0"}
 
 
@@ -270,3 +273,75 @@ def test_arguments_are_checked(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
         export_onnx(layer, path, x, preprocessing={"mean": float("nan")})
     assert not list(tmp_path.iterdir())
+
+
+# --- raw pixels and several inputs
+
+
+def test_a_file_of_raw_pixels_prepares_them_itself(tmp_path):
+    recipe = image_recipe((3, 5, 4), [0.2, 0.4, 0.6], [0.3, 0.2, 0.1])
+    pixels = torch.randint(256, (6, 5, 4, 3), generator=torch.Generator().manual_seed(1))
+    pixels = pixels.to(torch.uint8)
+    x = prepare_images(pixels.numpy(), recipe)
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(12, 4))
+    known = Familiarity.of(x.repeat(10, 1, 1, 1) + 0.1 * normal(60, 3, 5, 4))
+    path = export_onnx(net, tmp_path / "a.onnx", x, classes=CLASSES, preprocessing=recipe, raw=True,
+                       familiarity=known)  # fmt: skip
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (given,) = session.get_inputs()
+    assert (given.name, given.type) == ("pixels", "tensor(uint8)")
+    logits, familiarity = session.run(None, {"pixels": pixels.numpy()})
+    torch.testing.assert_close(torch.from_numpy(logits), net(x).detach(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(torch.from_numpy(familiarity), known.score(x).float())
+    assert metadata(path)["takes"] == "raw"
+    read = read_onnx(path)
+    assert (read.input_shape, read.dtype) == ((5, 4, 3), torch.uint8)
+    with pytest.raises(Exception, match="Unexpected input data type"):  # no silent misreading
+        session.run(None, {"pixels": pixels.float().numpy()})
+
+
+def test_raw_needs_the_recipe_of_images(tmp_path):
+    with pytest.raises(ValueError, match=r"raw needs the preprocessing of float32 images \(3,\)"):
+        export_onnx(nn.Linear(3, 2), tmp_path / "a.onnx", normal(2, 3), raw=True)
+
+
+class Words(nn.Module):
+    """Words whose mean is taken where a mask is 1: an empty mask is no number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+    def forward(self, ids, mask=None):
+        weight = mask[..., None] / mask.sum(1)[:, None, None]
+        return {"logits": self.head((self.embed(ids) * weight).sum(1))}
+
+
+def test_words_with_a_mask_are_checked_on_masks_that_let_something_through(tmp_path):
+    torch.manual_seed(0)
+    x = {
+        "ids": torch.randint(9, (4, 5)),
+        "mask": torch.tensor([[1, 1, 1, 0, 0], [0, 0, 0, 1, 1]] * 2),
+    }
+    net = Words()
+    path = export_onnx(net, tmp_path / "a.onnx", x)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert [given.name for given in session.get_inputs()] == ["ids", "mask"]
+    (logits,) = session.run(None, {name: value[:3].numpy() for name, value in x.items()})
+    expected = net(**x)["logits"][:3].detach()
+    torch.testing.assert_close(torch.from_numpy(logits), expected)
+    posterior = posterior_of(net, Categorical())
+    path = export_onnx(net, tmp_path / "b.onnx", x, posterior=posterior, n_samples=3)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    probability = session.run(["probability"], {n: v.numpy() for n, v in x.items()})[0]
+    wanted = predict(posterior, x, n_samples=3).probs.float()
+    torch.testing.assert_close(torch.from_numpy(probability), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_inputs_without_names_are_numbered(tmp_path):
+    net = nn.Bilinear(3, 2, 4)
+    path = export_onnx(net, tmp_path / "a.onnx", (normal(2, 3), normal(2, 2)))
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert [given.name for given in session.get_inputs()] == ["input_0", "input_1"]
+    with pytest.raises(DamagedFileError, match="must have one input"):
+        read_onnx(path)
