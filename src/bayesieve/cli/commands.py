@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve.cli.console import note, print_quality, print_table
-from bayesieve.cli.flags import command
+from bayesieve.cli.flags import OF_RUNS, command
 from bayesieve.runs import options
 from bayesieve.runs.config import plain_value
 from bayesieve.runs.folder import RunFolder
@@ -78,6 +78,16 @@ def train(asked: options.Train, result: dict[str, Any]) -> None:
         folder = RunFolder(Path(asked.out or ""))
         print(folder.to_read)
         print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve prune --help")
+
+
+@command(options.Pool, "runs pool runs/a runs/b --out runs/both", OF_RUNS)
+def pool(asked: options.Pool, result: dict[str, Any]) -> None:
+    """Print the agreement of all chains, and the numbers of all draws."""
+    chains = result["chains"]
+    print(chains["summary"])
+    print_quality("Test set", {f"{chains['n_chains']} chains": result["sampled"]})
+    if asked.out is not None:
+        print(RunFolder(Path(asked.out)).to_read)
 
 
 @command(options.Prune, "prune runs/a --zeros 0.95 --finetune 10 --out runs/b")

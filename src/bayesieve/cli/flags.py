@@ -29,11 +29,13 @@ _PANELS = {
 _O = TypeVar("_O", bound=Options)
 
 
-COMMANDS: list[tuple[Callable[..., None], str]] = []  # with an example of each, in order of help
+_Commands = list[tuple[Callable[..., None], str]]  # with an example of each, in order of help
+COMMANDS: _Commands = []
+OF_RUNS: _Commands = []  # of the group `runs`
 
 
 def command(
-    options: type[_O], example: str
+    options: type[_O], example: str, group: _Commands = COMMANDS
 ) -> Callable[[Callable[[_O, dict[str, Any]], None]], Callable[..., None]]:
     """Make a command of its options and of a function that shows the result to people."""
 
@@ -70,7 +72,7 @@ def command(
             parameters.append(_parameter(spec, hint, keyword, _PANELS[section]))
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__doc__, wrapper.__name__ = options.__doc__, show.__name__
-        COMMANDS.append((wrapper, example))
+        group.append((wrapper, example))
         return wrapper
 
     return made

@@ -24,7 +24,7 @@ from bayesieve.cli import commands as commands  # makes them
 from bayesieve.cli import doctor, reproduce, signals_to, stopped_by
 from bayesieve.cli.console import JsonFlag, print_json, remarks_shown
 from bayesieve.cli.data import data_app
-from bayesieve.cli.flags import COMMANDS
+from bayesieve.cli.flags import COMMANDS, OF_RUNS
 from bayesieve.cli.scratch import scratch_app
 from bayesieve.errors import BayesieveError, UsageError, out_of_memory, shortage
 
@@ -177,6 +177,10 @@ for _command, _example in COMMANDS:
     app.command(epilog=f"Example: bayesieve {_example}")(_command)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data_app, name="data")
+_of_runs = typer.Typer(help="Work with several runs at once.", no_args_is_help=True)
+for _command, _example in OF_RUNS:
+    _of_runs.command(epilog=f"Example: bayesieve {_example}")(_command)
+app.add_typer(_of_runs, name="runs")
 app.add_typer(scratch_app, name="scratch")
 app.command(epilog=doctor.EXAMPLE)(doctor.doctor)
 app.command(epilog="Example: bayesieve version")(version)

@@ -28,6 +28,7 @@ demo = _as_function(_options.Demo)
 evaluate = _as_function(_options.Evaluate)
 export = _as_function(_options.Export)
 fit_table = _as_function(_options.FitTable)
+pool_runs = _as_function(_options.Pool)
 predict = _as_function(_options.Predict)
 profile = _as_function(_options.Profile)
 prune = _as_function(_options.Prune)
@@ -41,8 +42,8 @@ verify = _as_function(_options.Verify)
 _HOME = {"Run": "run", "load": "run", "pool": "run"}
 __all__ = [
     "RunConfig", "attack", "certify", "compact", "compare", "demo", "evaluate", "export",
-    "fit_table", "predict", "profile", "prune", "report", "select", "sieve", "sweep", "train",
-    "verify", *_HOME,
+    "fit_table", "pool_runs", "predict", "profile", "prune", "report", "select", "sieve",
+    "sweep", "train", "verify", *_HOME,
 ]  # fmt: skip
 
 

@@ -5,13 +5,17 @@ Fit as the settings say, save what was learned, test it, draw it and write the r
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from bayesieve.assess.diagnostics import ChainReport, differing_buffers
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import MemoryNeed
 from bayesieve.core.inputs import one_input
-from bayesieve.core.posterior import Model, Posterior, has_spread
+from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
@@ -22,11 +26,13 @@ from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
-from bayesieve.runs.options import Config, Train
+from bayesieve.runs.options import Config, Pool, Train
 from bayesieve.runs.owned import CHECKPOINTS
 from bayesieve.runs.run import (
+    Run,
     check_names,
     curve_of,
+    load,
     mixing,
     names_of,
     numbers,
@@ -45,6 +51,7 @@ from bayesieve.training.progress import ScalarLog, check_installed
 
 # Of the section training.
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads", "micro_batch"}
+_MAY_DIFFER = {*_MAY_CHANGE, "seed", "n_models"}  # between runs whose chains are pooled
 _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
 
 
@@ -266,6 +273,78 @@ def write_results(
         remarks=remarks,
     )
     return result
+
+
+def pool_runs(asked: Pool) -> dict[str, Any]:
+    """R̂, effective sample size and scores of the chains of several runs; one run of all if asked.
+
+    Returns:
+        The runs, the report on their chains, and the numbers of all draws.
+    """
+    if len(asked.runs) < 2:
+        raise UsageError(f"pool: give two runs or more, got {len(asked.runs)}.")
+    target = None if asked.out is None else RunFolder(Path(asked.out))
+    if target is not None:
+        target.check_free([Path(run) for run in asked.runs], force=asked.force)
+    opened = [load(run, device=asked.device, trust=asked.trust) for run in asked.runs]
+    models = [model for run in opened for model in run.models()]
+    for name, run in zip(asked.runs, opened, strict=True):
+        _check_poolable(str(asked.runs[0]), opened[0], str(name), run)
+    chains = [posterior_of(model) for model in models]
+    for (i, a), (j, b) in combinations(enumerate(chains), 2):
+        if isinstance(a, Samples) and isinstance(b, Samples) and torch.equal(a.draws, b.draws):
+            raise UsageError(
+                f"pool: chains {i} and {j} of all have the same draws. Give each run a --seed of "
+                "its own."
+            )
+    if any(len(chain.draws) < 4 for chain in chains if isinstance(chain, Samples)):
+        raise UsageError("pool: chains of 4 draws or more can be compared; keep more (--draws).")
+    data, config = opened[0].data, opened[0].config
+    if target is None:
+        report = mixing(models, data.test)
+        sampled = numbers(evaluate(pool(models), data.test, n_samples=None), models[0])
+    else:
+        config = replace(config, training=replace(config.training, n_models=len(models)))
+        seconds = sum(run.folder.read("metrics.json")["seconds"] for run in opened if run.folder)
+        with target.locked():
+            target.begin(force=asked.force)
+            sources = [str(Path(run).absolute()) for run in asked.runs]
+            target.create(config, "pool", asked.arguments, sources=sources, **names_of(data))
+            written = write_results(
+                target, config, data, models, [], seconds, figures=asked.figures
+            )
+        report, sampled = ChainReport(**written["chains"]), written["sampled"]
+    assert report is not None
+    names = [str(run) for run in asked.runs]
+    chain_words = {"summary": str(report), "problems": list(report.problems)}
+    return {"runs": names, "chains": {**asdict(report), **chain_words}, "sampled": sampled}
+
+
+def _check_poolable(first_name: str, first: Run, name: str, run: Run) -> None:
+    """Raise unless a run has chains of the same posterior as the first."""
+    if not isinstance(run.posterior, Samples) or not has_spread(run.model):
+        raise UsageError(
+            f"pool: {name} has no chains, its engine is {run.config.engine.name}; sgld and sghmc "
+            "have some."
+        )
+    before, now = to_dict(first.config), to_dict(run.config)
+    for section, values in now.items():
+        for key, value in values.items():
+            if value != before[section][key] and key not in _MAY_DIFFER:
+                raise UsageError(
+                    f"pool: {name} was trained with {flag_of(section, key)} {value}, {first_name} "
+                    f"with {before[section][key]}; chains of one posterior differ in --seed alone."
+                )
+    mine, theirs = run.data.test, first.data.test
+    if mine.y.shape != theirs.y.shape or not torch.equal(mine.y, theirs.y):
+        raise UsageError(f"pool: {name} has other test examples than {first_name}.")
+    if names := differing_buffers(
+        [q for q in map(posterior_of, (first.model, run.model)) if isinstance(q, Samples)]
+    ):
+        raise UsageError(
+            f"pool: the module buffer {names[0]!r} differs between {name} and {first_name}, and "
+            "all draws of a posterior share it."
+        )
 
 
 def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:

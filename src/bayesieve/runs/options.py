@@ -316,6 +316,19 @@ class Evaluate(_Trusting):
 
 
 @dataclass(frozen=True)
+class Pool(_Trusting):
+    """Join the chains of several runs: how well all of them agree, and what all draws predict."""
+
+    work: ClassVar[str] = "learn.pool_runs"
+    runs: Sequence[Place] = argument("Runs of a sampler that differ in --seed.", metavar="RUN")
+    out: Place | None = option("Run folder to write, with the chains of all runs.", None)
+    force: bool = option(_REPLACE, False)
+    device: str = option(_DEVICE, "auto")
+    figures: bool = option(_FIGURES, True)
+    arguments: str | None = command_line()
+
+
+@dataclass(frozen=True)
 class Certify(_Trusting):
     """Compare a sieved run with its dense parent; exit code 1 unless every check passes.
 

@@ -120,6 +120,11 @@ class Ranks:
             tensor.copy_(total.view_as(tensor))
 
     @property
+    def message_numbers(self) -> int:
+        """Numbers in the last message."""
+        return len(self._buffer)
+
+    @property
     def stopped_by(self) -> int:
         """The signal that reached some rank before the last step, the same on all; 0 for none."""
         if self.device.type == "cuda" and self._step % _LOOKS:
