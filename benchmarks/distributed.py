@@ -200,7 +200,7 @@ def main() -> None:
         print(json.dumps(row))
     if asked.out is not None:
         record = {
-            "command": f"python -m benchmarks.distributed --ranks {' '.join(map(str, asked.ranks))}",
+            "command": " ".join(["python -m benchmarks.distributed", *sys.argv[1:]]),
             "cores": len(os.sched_getaffinity(0)), "load_before": round(load, 2),
             "machine": platform.machine(), "torch": torch.__version__, "rows": rows,
         }  # fmt: skip

@@ -2,7 +2,10 @@
 
 import json
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
 import threading
 
 import pytest
@@ -127,10 +130,37 @@ def test_one_database_holds_several_searches_and_each_machine_its_own_device(tmp
     assert "--storage shared.db: this database cannot be used" in wrong
 
 
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory):
+    """URL of a PostgreSQL server that this test starts, on a socket of its own."""
+    pytest.importorskip("psycopg", reason="needs psycopg, the driver of PostgreSQL")
+    makes, controls = shutil.which("initdb"), shutil.which("pg_ctl")
+    if makes is None or controls is None:
+        pytest.skip("needs a PostgreSQL server: Debian's package postgresql")
+    user = {"user": "postgres"} if os.geteuid() == 0 else {}  # the server refuses to run as root
+    with tempfile.TemporaryDirectory() as home:  # the path of a socket must be short
+        os.chmod(home, 0o777)
+        data = f"{home}/data"
+        quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **user}
+        subprocess.run([makes, "-D", data, "-A", "trust", "-U", "sweeps"], **quiet)
+        settings = f"-k {home} -c listen_addresses='' -c fsync=off"
+        subprocess.run([controls, "-D", data, "-w", "-o", settings, "start"], **quiet)
+        try:
+            yield f"postgresql://sweeps@/postgres?host={home}"
+        finally:
+            subprocess.run([controls, "-D", data, "-m", "immediate", "stop"], **quiet)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
-def test_workers_share_a_database_and_one_that_is_killed_loses_only_its_trial(tmp_path):
+@pytest.mark.parametrize("storage", ["sqlite", "postgres"])
+def test_workers_share_a_database_and_one_that_is_killed_loses_only_its_trial(
+    tmp_path, storage, request
+):
     pytest.importorskip("optuna")
-    shared = ("sweep", *SWEEP, "--storage", f"sqlite:///{tmp_path}/shared.db")
+    url = f"sqlite:///{tmp_path}/shared.db"
+    if storage == "postgres":
+        url = request.getfixturevalue("postgres")
+    shared = ("sweep", *SWEEP, "--storage", url)
     errors, tick = tmp_path / "errors.txt", threading.Event()
     other = forked_command(errors, *shared, "--out", tmp_path / "a", "--trials", "10000")
     try:

@@ -307,9 +307,10 @@ def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna
     """The search of that name, in a database or in a journal, begun now or earlier."""
     try:
         import optuna
-        from optuna.storages import JournalStorage
+        from optuna.storages import JournalStorage, RDBStorage
         from optuna.storages.journal import JournalFileBackend
         from sqlalchemy.exc import ArgumentError, DatabaseError
+        from sqlalchemy.pool import NullPool
     except ImportError as error:
         raise ImportError(
             "sweep needs optuna: install it with `pip install 'bayesieve[sweep]'`."
@@ -346,13 +347,23 @@ def _open_study(out: Path, storage: str | None, name: str, seed: int) -> "optuna
     lock: Any = Lock(out / f".{_JOURNAL}.lock", str(journal), _WAIT)  # Optuna's would hang for ever
     for attempt in range(_ATTEMPTS):
         try:
+            kept: Any = (
+                JournalStorage(Journal(str(journal), lock))
+                if storage is None
+                else RDBStorage(storage, {"poolclass": NullPool})  # leaves no connection open
+            )
             return optuna.create_study(
                 study_name=name,
-                storage=storage or JournalStorage(Journal(str(journal), lock)),
+                storage=kept,
                 directions=["minimize", "minimize"],
                 sampler=TrialSampler(),
                 load_if_exists=True,
             )
+        except ImportError as error:
+            raise ImportError(
+                f"--storage {storage}: the driver of this database is not installed; that of "
+                "PostgreSQL is `pip install 'psycopg[binary]'`."
+            ) from error
         except (ArgumentError, DatabaseError) as error:
             # Workers that start together all make the tables of a new database; one succeeds.
             if isinstance(error, DatabaseError) and attempt < _ATTEMPTS - 1:
