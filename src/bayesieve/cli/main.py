@@ -177,7 +177,11 @@ for _command, _example in COMMANDS:
     app.command(epilog=f"Example: bayesieve {_example}")(_command)
 app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data_app, name="data")
-_of_runs = typer.Typer(help="Work with several runs at once.", no_args_is_help=True)
+_of_runs = typer.Typer(
+    help="Work with several runs at once.",
+    epilog="Example: bayesieve runs pool runs/a runs/b",
+    no_args_is_help=True,
+)
 for _command, _example in OF_RUNS:
     _of_runs.command(epilog=f"Example: bayesieve {_example}")(_command)
 app.add_typer(_of_runs, name="runs")
