@@ -1,6 +1,7 @@
 """The page of a run in headless Chromium: it moves, answers, fits and asks nobody."""
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -97,6 +98,7 @@ def test_the_slider_works_by_keyboard_and_the_curve_by_click(visit):
         points = data_of(page)["curve"]["points"]
         assert page.locator("#at-weights").text_content() == f"{points[2]['weights']:,}"
         curve = page.locator('[data-panel="digits-curve"] svg[role=img]')
+        curve.scroll_into_view_if_needed()
         box = curve.bounding_box()
         page.mouse.click(box["x"] + box["width"] - 14, box["y"] + box["height"] / 2)
         assert page.locator("#cut").input_value() == "8"
@@ -364,4 +366,108 @@ def test_it_prints(visit):
         assert page.locator(".downloads").first.is_hidden()
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert paper == "rgb(255, 255, 255)"
-        assert page.pdf()[:4] == b"%PDF"
+        pages = re.findall(rb"/Type\s*/Page[^s]", page.pdf(format="A4"))
+        assert 1 < len(pages) <= 6
+
+
+def test_the_first_screen_answers_the_checks(visit):
+    with visit("digits") as page:
+        rows = data_of(page)["checks"]
+        shown = page.locator("[data-check]")
+        assert shown.evaluate_all("(all) => all.map((n) => n.dataset.verdict)") == [
+            row["verdict"] for row in rows
+        ]
+        assert shown.first.bounding_box()["y"] < 500
+    with visit("three") as page:
+        page.get_by_role(
+            "tab", name="dense"
+        ).click()  # nothing was removed: no card of size or time
+        cards = page.locator(".cards").text_content()
+        assert "time" not in cards
+        assert "size of the weights" not in cards
+
+
+def test_no_colour_for_chance(visit, source, folder):
+    """A network compared with itself: nothing is green or red but what is counted."""
+    data = collect([replace(source, before=source.model)], limits=LIMITS)
+    (folder / "same.html").write_text(write(data))
+    with visit("same") as page:
+        assert page.locator(".cards .loss").count() == 0
+        assert "within chance" in page.locator(".cards").text_content()
+        assert page.locator('[data-check="error"]').get_attribute("data-verdict") != "fail"
+
+
+def test_the_slider_is_docked_and_plays(visit):
+    with visit("digits", viewport={"width": 900, "height": 700}) as page:
+        page.evaluate("scrollTo(0, document.body.scrollHeight / 2)")
+        box = page.locator("#cut").bounding_box()
+        assert 600 < box["y"] < 700
+        page.locator("#play-sieve").click()
+        page.wait_for_function("document.getElementById('cut').value >= 2")
+        assert page.locator("#play-sieve").get_attribute("aria-pressed") == "true"
+        page.locator("#play-sieve").click()
+        stopped = page.locator("#cut").input_value()
+        assert "zeros" in page.locator("#dock-words").text_content()
+        assert page.locator("#play-sieve").get_attribute("aria-pressed") == "false"
+        assert int(stopped) >= 2
+
+
+def test_sections_fold_on_a_phone_and_links_open_them(visit):
+    with visit("digits", viewport={"width": 360, "height": 740}) as page:
+        trust = page.locator("#trust .content")
+        assert trust.is_hidden()
+        page.locator("#trust .fold").click()
+        assert trust.is_visible()
+        page.evaluate("location.hash = '#training'")
+        page.locator("#training .content").wait_for()
+        page.evaluate("document.getElementById('try').scrollIntoView()")
+        pad, answer = (page.locator(name).bounding_box() for name in ("#pad", "#answer .answer"))
+        last = page.locator("#epistemic").bounding_box()
+        assert last["y"] + last["height"] - pad["y"] < 740
+        assert answer["y"] > pad["y"]
+    with visit("digits") as page:
+        assert page.locator("#trust .content").is_visible()
+        assert page.locator("#trust .fold").is_hidden()
+
+
+def test_one_short_sentence_is_announced(visit):
+    with visit("digits") as page:
+        assert page.locator("[aria-live]").count() == 0
+        move(page, 3)
+        page.wait_for_function("document.getElementById('status').textContent.includes('zeros')")
+        assert len(page.locator("#status").text_content()) < 60
+
+
+def test_axes_say_log_have_three_ticks_and_show_a_break(visit):
+    with visit("digits") as page:
+        text = page.locator('[data-panel$="-curve"] svg[role=img]').text_content()
+        assert "parameters kept (log scale)" in text
+        lines = page.locator("svg[role=img]:has(.axis-line)").evaluate_all(
+            "(all) => all.map((n) => n.querySelectorAll('.grid-line').length)"
+        )
+        assert lines
+        assert min(lines) >= 3
+    with visit("table") as page:
+        assert page.locator('[data-panel$="-fit"] .break').count() == 1
+
+
+def test_charts_tell_their_values_under_the_pointer(visit):
+    with visit("digits") as page:
+        chart = page.locator('[data-panel$="-risk-coverage"] svg[role=img]')
+        chart.scroll_into_view_if_needed()
+        chart.hover()
+        assert " at " in chart.locator(".hover").text_content()
+
+
+def test_no_picture_is_nameless_and_no_heading_cell_empty(visit):
+    with visit("digits") as page:
+        assert page.locator('[role=img][aria-label=""]').count() == 0
+        assert page.evaluate(
+            "[...document.querySelectorAll('th')].every((n) => n.textContent.trim())"
+        )
+        names = page.evaluate(
+            """[...document.querySelectorAll('button[aria-label]')].filter((n) =>
+            !n.getAttribute('aria-label').toLowerCase().includes(n.textContent.trim()))
+            .map((n) => n.outerHTML)"""
+        )
+        assert names == []

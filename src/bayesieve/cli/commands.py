@@ -40,14 +40,14 @@ def demo(asked: options.Demo, result: dict[str, Any]) -> None:
     print(
         "error: wrong answers. NLL: how surprised it is by the truth. ECE: gap between its "
         "confidence\nand its accuracy. Lower is better for all three; one image of "
-        f"{n_images} is {100 / n_images:.2f} %."
+        f"{n_images} is {100 / n_images:.2f} %.\nbytes: the weights and their places, as delivered."
     )
     before, after = ("-".join(str(pair[i]) for pair in delivered["units"]) for i in (0, 1))
     parameters = "{:,} parameters {:,}".format(*delivered["parameters"])
     was, now = delivered["ms_of_64"]
     faster = ""
     if now is not None:
-        faster = f"64 images take {1000 * now:.0f} µs, not {1000 * was:.0f}, on one core. "
+        faster = f"64 images take {1000 * now:.0f} µs in the runtime, not {1000 * was:.0f}. "
     changed = delivered["changed_predictions"] or "no"
     print(
         f"compacted: {before} hidden units are {after}, {parameters}; {changed} answer changed.\n"
@@ -182,7 +182,9 @@ def compact(asked: options.Compact, result: dict[str, Any]) -> None:
     changed = result["changed_predictions"]
     labels = "" if changed is None else f"changed labels: {changed} of {result['n_test']}; "
     note(f"compaction: {labels}largest difference of outputs {report['max_difference']:.2g}")
-    print(f"bundle: {result['bundle']} ({as_bytes(result['bundle_bytes'])})")
+    weights = as_bytes(result["compacted"]["bytes"])
+    size = f"{as_bytes(result['bundle_bytes'])}, of them {weights} weights"
+    print(f"bundle: {result['bundle']} ({size}; the rest is graph, card and checksums)")
 
 
 def _pair(pair: list[int]) -> str:

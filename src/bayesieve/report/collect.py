@@ -49,7 +49,9 @@ def collect_run(source: Source, limits: Limits) -> Json:
     """The data of one run."""
     with torch.random.fork_rng(devices=[]):
         evaluations = quality.evaluations(source, limits)
-        sieved, levels = curve.sieve_further(source, limits)
+        way = "sampled" if source.sampler else "after"
+        reference = evaluations.get("before", evaluations["after"])
+        sieved, levels = curve.sieve_further(source, limits, reference)
         before = curve.sieve_before(source, limits)
         slopes = inputs.importance(source)
         network = refusal = None
@@ -58,7 +60,6 @@ def collect_run(source: Source, limits: Limits) -> Json:
         except UnsupportedModelError as error:
             refusal = str(error).removeprefix("report: ")
         known = source.known
-        way = "sampled" if source.sampler else "after"
         checks = verdicts.checks_of(source, evaluations, way, known, sieved)
     best, data = evaluations.get("sampled", evaluations["after"]), source.data
     return {

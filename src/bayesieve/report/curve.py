@@ -18,15 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.assess.costs import BATCHES, count_macs, evaluating, interleaved, resized
-from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
-from bayesieve.data import Examples
 from bayesieve.deliver.bundle import stored_bytes
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Limits, Source
+from bayesieve.report.verdicts import is_safe
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
@@ -38,8 +38,16 @@ _BUSY = 1.2  # wall time over processor time, from which the machine was busy
 _QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
 
 
-def sieve_further(source: Source, limits: Limits) -> tuple[Json, Tensor]:
+def sieve_further(
+    source: Source, limits: Limits, reference: Evaluation | None = None
+) -> tuple[Json, Tensor]:
     """Prune the model of a run ever further and measure what is left.
+
+    Args:
+        source: the run.
+        limits: how many positions, and how large a network is compacted.
+        reference: what the error of each position is compared with; the first position unless
+            given.
 
     Returns:
         The curve:
@@ -57,7 +65,12 @@ def sieve_further(source: Source, limits: Limits) -> tuple[Json, Tensor]:
     posterior, test = source.posterior, source.data.test
     scores = score_of(posterior, source.score)
     models = [SparseModel(posterior.masked(keep), keep) for keep in masks]
-    points = [_point(model, scores, test) for model in models]
+    points = []
+    for model in models:
+        evaluation = evaluate(model, test)
+        reference = reference or evaluation
+        safe = is_safe(reference, evaluation, source.data)
+        points.append(_point(model, scores, evaluation) | {"safe": safe})
     sizes = limits.points if posterior.layout.size <= limits.compacted else 1
     example = test.x[:_EXAMPLES].to(posterior.network.device)
     compacted: list[nn.Module] = []
@@ -183,7 +196,8 @@ def sieve_before(source: Source, limits: Limits) -> Json | None:
     scores = score_of(before, score)
     points = []
     for keep in masks:
-        row = _point(SparseModel(before.masked(keep), keep), scores, source.data.test)
+        sparse = SparseModel(before.masked(keep), keep)
+        row = _point(sparse, scores, evaluate(sparse, source.data.test))
         points.append({key: row[key] for key in ("zeros", "weights", *_QUALITY) if key in row})
     return {"score": score, "points": points}
 
@@ -215,9 +229,9 @@ def further_masks(model: Model, score: Any, n: int) -> Tensor:
     return masks[unlike]
 
 
-def _point(model: SparseModel, scores: Tensor, test: Examples) -> Json:
+def _point(model: SparseModel, scores: Tensor, evaluation: Evaluation) -> Json:
     """Size, quality and the score of the weakest weight that is left."""
-    numbers = evaluate(model, test).to_dict()
+    numbers = evaluation.to_dict()
     row: Json = {key: numbers[key] for key in ("zeros", "removed", "weights")}
     row |= {key: short(numbers[key]) for key in _QUALITY if key in numbers}
     layout = model.layout

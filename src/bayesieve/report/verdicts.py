@@ -149,6 +149,18 @@ def inside_interval(prediction: RealPrediction, targets: Tensor) -> Tensor:
     return ((low <= targets) & (targets <= high)).double().mean(1)
 
 
+def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
+    """Whether the error is not above that of a reference beyond chance."""
+    a, b = reference.prediction, now.prediction
+    if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
+        (a, labels), (b, _) = a.scored(data.test.y), b.scored(data.test.y)
+        return paired_interval([one.label == labels for one in (a, b)], z_of(LEVEL))[0] <= 0
+    means = [one.mean.cpu().double().flatten(1) for one in (a, b)]
+    y = data.test.y.cpu().double().reshape(means[0].shape)
+    losses = [(mean - y).square().mean(1) for mean in means]
+    return _mean_check("squares", losses, 0.0).interval[0] <= 0
+
+
 def _mean_check(name: str, losses: Sequence[Tensor], tolerance: float) -> Check:
     """Means of one number per example: the interval is that of the mean of paired differences."""
     was, now = (float(loss.mean()) for loss in losses)

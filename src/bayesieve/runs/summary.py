@@ -35,7 +35,7 @@ _WORDS = {
 _SIZE = (
     "**±**: the standard error that the choice of draws leaves; there are as many as bring it "
     "below 2 %, at most 256. **weights kept**: parameters that are not 0, biases "
-    "counted. **bytes**: kept weights and where they sit."
+    "counted. **bytes**: kept weights and where they sit, before `compact` cuts out whole units."
 )
 
 

@@ -65,6 +65,15 @@ def test_points_hold_what_evaluating_and_compacting_give(source, sieved, levels)
     assert point["units"] == {layer.name: layer.units[1] for layer in report_of(small).layers}
 
 
+def test_positions_are_safe_until_the_error_rises_beyond_chance(source, sieved):
+    points = sieved[0]["points"]
+    assert points[0]["safe"]  # the first is its own reference
+    assert not points[-1]["safe"]
+    dense = evaluate(source.before, source.data.test)
+    against, _ = sieve_further(source, QUICK, dense)
+    assert not any(point["safe"] for point in against["points"])
+
+
 def test_the_threshold_separates_kept_from_removed(source, sieved, levels):
     """Apart from the protected path, nothing above the threshold is gone."""
     scores = source.posterior.mean.abs() / source.posterior.std

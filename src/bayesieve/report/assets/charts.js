@@ -21,11 +21,38 @@ function lines({ series, x, y, label, height, guide, marks }) {
       group.append(holder);
     }
     if (marks) marks(item);
+    hoverValues(item, series, x, y);
     return item.root;
   });
   const box = el("div", {}, names.length > 1 ? legend(names) : null, holder);
   box.redraw = holder.redraw;
   return box;
+}
+
+// The numbers of the point nearest to the pointer, above the chart.
+function hoverValues({ root, group, px, py, box }, series, x, y) {
+  const points = series.flatMap((one) => one.points.map((p) => ({ one, p })));
+  if (points.length < 2) return;
+  const text = shape("text", { class: "halo hover", x: box.right, y: 12, "text-anchor": "end" });
+  const ring = shape("circle", { r: 6, fill: "none", stroke: "var(--ink)", "stroke-width": 1.5 });
+  root.append(text);
+  const show = (axis, v) => (axis.format ? axis.format(v) : number(v, 3));
+  root.addEventListener("pointermove", (event) => {
+    const frame = root.getBoundingClientRect();
+    const [mx, my] = [event.clientX - frame.left, event.clientY - frame.top];
+    const far = ({ p }) => Math.hypot(px(p[0]) - mx, 0.3 * (py(p[1]) - my));
+    const { one, p } = points.reduce((best, item) => (far(item) < far(best) ? item : best));
+    ring.setAttribute("cx", px(p[0]));
+    ring.setAttribute("cy", py(p[1]));
+    group.append(ring);
+    text.textContent = `${series.length > 1 && one.name ? one.name + ": " : ""}${show(y, p[1])} at ${show(x, p[0])}`;
+  });
+  root.addEventListener("pointerleave", () => { text.textContent = ""; ring.remove(); });
+}
+
+// The score that ranks weights, in words.
+function scoreName(score) {
+  return { snr: "signal to noise", magnitude: "size", inclusion: "inclusion probability", evidence: "evidence", "second-moment": "mean square" }[score] || score;
 }
 
 const WAYS = { before: "c1", after: "c0", sampled: "c2" };
@@ -105,7 +132,7 @@ function inclusionPanel(run) {
   const rows = run.layers.filter((item) => item.inclusion_cdf);
   const title = "Inclusion probabilities";
   if (!rows.length) {
-    return panel({ title, body: empty("This engine gives weights no inclusion probability; they are ranked by " + run.curve.score + " instead.") });
+    return panel({ title, body: empty("This engine gives weights no inclusion probability; they are ranked by " + scoreName(run.curve.score) + " instead.") });
   }
   const series = rows.map((item, i) => ({
     name: item.name, kind: "c" + (i % 6), steps: true,

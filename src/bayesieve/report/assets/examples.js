@@ -52,8 +52,13 @@ function miniBars(probs, names, label) {
   ]));
 }
 
-function pickName(run, words, index) {
-  return `Test example ${index}: ${words}.` + (run.network ? " Put it into the network." : "");
+// What a button says beside what it shows, for readers who do not see it.
+function unseen(text) {
+  return el("span", { class: "unseen" }, text);
+}
+
+function pickName(run) {
+  return run.network ? " Put it into the network." : "";
 }
 
 function exampleCards(run, set, onPick) {
@@ -62,8 +67,8 @@ function exampleCards(run, set, onPick) {
   return el("div", { class: "examples" }, set.index.map((index, k) => {
     const input = values.subarray(k * size, (k + 1) * size);
     const { right, words } = verdict(run, set, k);
-    return el("button", { type: "button", class: "example", onclick: () => onPick(input), "aria-label": pickName(run, words, index) },
-      photo(input, run.data.input_shape, ""), el("span", { class: "who" }, el("span", { class: right ? "" : "wrong" }, words)),
+    return el("button", { type: "button", class: "example", onclick: () => onPick(input) }, unseen(`Test example ${index}: `),
+      photo(input, run.data.input_shape, ""), el("span", { class: "who" }, el("span", { class: right ? "" : "wrong" }, words)), unseen("." + pickName(run)),
       run.task === "regression" ? null : miniBars(set.probs[k], run.data.classes, set.label[k]));
   }));
 }
@@ -84,11 +89,10 @@ function exampleRows(run, set, onPick) {
     const answer = real
       ? [el("td", {}, number(set.target[k])), el("td", {}, `${number(set.mean[k])} ± ${number(set.std[k], 2)}`), el("td", {}, `${number(set.surprise[k], 2)} std`)]
       : [el("td", { class: "text" }, el("span", { class: right ? "" : "wrong" }, words), miniBars(set.probs[k], run.data.classes, set.label[k]))];
-    const button = el("button", { type: "button", class: "button", onclick: () => onPick(set.inputs[k]), "aria-label": pickName(run, words, index) }, "try");
+    const button = el("button", { type: "button", class: "button", onclick: () => onPick(set.inputs[k]) }, "try", unseen(` test example ${index}: ${words}.${pickName(run)}`));
     return el("tr", {}, el("th", { scope: "row" }, count(index)), answer, cells, run.network ? el("td", {}, button) : null);
   });
   const header = el("tr", {}, el("th", { scope: "col" }, "test row"), heads.map((text) => el("th", { scope: "col", class: real ? "" : "text" }, text)),
-    shown.map((c) => el("th", { scope: "col" }, columns[c].name)), run.network ? el("th", {}) : null);
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Test rows" },
-    el("table", { class: "rows" }, el("thead", {}, header), el("tbody", {}, rows)));
+    shown.map((c) => el("th", { scope: "col" }, columns[c].name)), run.network ? el("td", {}) : null);
+  return scroll("Test rows", el("table", { class: "rows" }, el("thead", {}, header), el("tbody", {}, rows)));
 }

@@ -13,6 +13,7 @@ function runSections(run) {
   const pick = (input) => {
     if (!run.network) return;
     play.pick(input);
+    fold(document.getElementById("try"), false);
     document.getElementById("try").scrollIntoView();
   };
   const present = (...nodes) => nodes.flat().filter(Boolean);
@@ -20,10 +21,10 @@ function runSections(run) {
   const examples = examplePanels(run, pick);
   const node = el("div", { id: "run" },
     heroSection(run),
-    section("sieve", "Move the threshold", "Every position of the slider is a network of its own, tested on all test examples.", el("div", { class: "grid" }, curvePanel(run, view))),
+    section("sieve", "Move the threshold", "Every position of the slider is a network of its own, tested on all test examples. Numbers, zeros and the network to try follow it; summary and trust do not: they are about the network as it is.", el("div", { class: "grid" }, curvePanel(run, view))),
     section("try", "Try it", run.network ? "The network is in this page: change what it sees, and watch its answer and its doubt." : null, el("div", { class: "grid" }, play.node)),
     section("left", "What is left", "Layer by layer, what the data called for.", el("div", { class: "grid" }, maskPanel(run, view), el("div", { class: "stack" }, layerTable(run), stayPanel(run)), inclusionPanel(run))),
-    section("trust", "Can it be trusted?", "Honest confidence, useful doubt, and the examples behind them.",
+    section("trust", "Can it be trusted?", "Confidence, doubt, and the examples behind them, of the network as it is: this section does not follow the slider.",
       el("div", { class: "grid three" }, present(certificatePanel(run), waysPanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), examples))),
     looks.length ? section("looks", "What it looks at", null, el("div", { class: "grid" }, looks)) : null,
     section("training", "How it was trained", null, el("div", { class: "grid three" }, present(chainPanel(run), trainingPanels(run)))),
@@ -66,8 +67,8 @@ function comparison(runs, choose) {
   const table = panel({
     title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with mean weights unless a row says otherwise; the best number of a row is bold.",
     data: () => ({ header: ["", ...runs.map((run) => run.name)], rows: rows.map(([name, value]) => [name, ...runs.map(value)]) }),
-    body: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Side by side" }, el("table", { id: "compare" },
-      el("thead", {}, el("tr", {}, el("th", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, run.setup))))), el("tbody", {}, body))),
+    body: scroll("Side by side", el("table", { id: "compare" },
+      el("thead", {}, el("tr", {}, el("td", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, run.setup))))), el("tbody", {}, body))),
   });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Runs" }, runs.map((run, i) => el("button", {
     type: "button", class: "button", role: "tab", "aria-selected": i === 0 ? "true" : "false", onclick: () => choose(i),
@@ -102,11 +103,12 @@ function themeButton(onChange) {
 
 function start() {
   const runs = DATA.runs;
-  const place = el("div", {});
+  const place = el("div", {}), foot = el("div", {});
   let current = null;
   const choose = (index) => {
     current = runSections(runs[index]);
     place.replaceChildren(current.node);
+    foot.replaceChildren(current.view.dock);
     document.querySelectorAll('[role="tab"]').forEach((tab, i) => tab.setAttribute("aria-selected", String(i === index)));
   };
   // Canvases hold colours, not variables: they are painted again when the theme changes.
@@ -116,12 +118,18 @@ function start() {
   };
   const links = runs.length > 1 ? [["runs", "Runs"], ...LINKS] : LINKS;
   document.getElementById("page").append(
-    el("div", { class: "top" }, el("div", { class: "row" }, el("span", { class: "brand" }, "bayesieve"),
+    el("header", { class: "top" }, el("div", { class: "row" }, el("span", { class: "brand" }, "bayesieve"),
       el("nav", { "aria-label": "Sections" }, links.map(([id, text]) => el("a", { href: "#" + id }, text))), themeButton(recolor))),
     el("main", { id: "content" }, runs.length > 1 ? comparison(runs, choose) : null, place,
       el("footer", {}, glossary(), el("p", {}, `Made by bayesieve ${DATA.bayesieve}. This file needs no network and sends nothing. `,
         el("button", { type: "button", class: "button", onclick: () => save("report.json", JSON.stringify(DATA), "application/json") }, "All data as JSON")))),
+    foot, el("p", { id: "status", class: "unseen", role: "status" }),
   );
+  const open = () => {
+    const target = document.getElementById(location.hash.slice(1));
+    if (target && target.hasAttribute("data-folded")) fold(target, false);
+  };
+  addEventListener("hashchange", open);
   choose(0);
   const root = document.documentElement;
   let theme;

@@ -8,7 +8,8 @@ function cssColor(name) {
 
 // A canvas of width x height pixels; paint(i) returns [red, green, blue] of pixel i.
 function pixels(width, height, paint, label) {
-  const canvas = el("canvas", { width, height, role: "img", "aria-label": label });
+  // A picture without a label is beside its own description.
+  const canvas = el("canvas", label ? { width, height, role: "img", "aria-label": label } : { width, height, "aria-hidden": "true" });
   repaint(canvas, paint);
   return canvas;
 }
@@ -84,7 +85,7 @@ function maskPanel(run, view) {
   };
   return panel({
     title: "Zeros, weight by weight", name: run.name + "-masks", wide: true,
-    caption: "One picture per layer, units from top to bottom, inputs from left to right. It follows the slider above.",
+    caption: "One picture per layer, units from top to bottom, inputs from left to right. It follows the slider.",
     data: () => ({
       header: ["layer", "row", "column", "kept until position"],
       rows: drawn.flatMap(({ layer, levels, width }) => Array.from(levels, (v, i) => [layer.name, Math.floor(i / width) * layer.stride, (i % width) * layer.stride, v]).filter((row) => row[3] > 0)),
@@ -112,7 +113,7 @@ function attentionPanel(run) {
   tiles.repaint = () => tiles.replaceChildren(...draw());
   return panel({
     title: "Pixels that matter", name: run.name + "-importance",
-    caption: "How steeply the answer changes with each pixel: mean absolute slope of the log-probability over test images, by predicted class. Pale pixels do not count." + (item.names[0] === "inclusion φ" ? " φ is the posterior's own word: inclusion probabilities on the paths from each pixel to the answer." : ""),
+    caption: "How steeply the answer changes with each pixel: mean absolute slope of the log-probability over test images, by predicted class. Orange pixels count, grey ones do not." + (item.names[0] === "inclusion φ" ? " The map called inclusion φ is the posterior's own: inclusion probabilities on the paths from each pixel to the answer." : ""),
     data: () => ({
       header: ["map", "row", "column", "slope"],
       rows: Array.from(maps, (v, i) => {
@@ -143,7 +144,7 @@ function firstLayerPanel(run) {
   const rest = item.alive > n ? `The ${n} strongest of ${item.alive} units that are left.` : `All ${item.alive} units that are left.`;
   return panel({
     title: "First layer", name: run.name + "-first-layer",
-    caption: `What each unit of ${item.name} looks for: blue weights add, red ones subtract, pale ones are zero. ${rest}`,
+    caption: `What each unit of ${item.name} looks for: blue weights add, orange ones subtract, grey ones are zero. ${rest}`,
     data: () => ({
       header: ["unit", "row", "column", "weight"],
       rows: Array.from(values, (v, i) => {

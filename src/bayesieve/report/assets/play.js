@@ -6,7 +6,7 @@ function playSection(run, view) {
     return { node: panel({ title: "The network", wide: true, body: empty(`This network is not inside the page: ${why.replace(/\.$/, "")}.`) }), pick: () => {} };
   }
   const network = loadNetwork(run.network), known = loadFamiliarity(run.familiarity);
-  const answer = el("div", { id: "answer", "aria-live": "polite" });
+  const answer = el("div", { id: "answer" });
   let input = null;
   const show = () => {
     if (!input) {
@@ -16,7 +16,11 @@ function playSection(run, view) {
     const item = run.task === "regression" ? realAnswer(run, network, input, view.cut) : classAnswer(run, network, input, view.cut);
     answer.replaceChildren(item, ...(known ? [familiarityLine(known, input)] : []));
   };
-  const set = (x) => { input = x; show(); };
+  const set = (x) => {
+    input = x;
+    show();
+    if (x) announce(answer.querySelector(".answer").textContent);
+  };
   const left = run.inputs.kind === "image" ? imageInput(run, set) : tableInput(run, set);
   view.listen(show);
   const check = el("p", { class: "check", id: "self-check" }, "Comparing with torch …");
@@ -24,7 +28,7 @@ function playSection(run, view) {
   const kept = run.network.steps.reduce((sum, step) => sum + (step.index ? step.index.shape[0] : 0), 0);
   const node = panel({
     title: "Try the network", wide: true,
-    caption: `${count(kept)} weights, 16 bits each${network.n_draws ? `, and ${network.n_draws} draws from the posterior` : ""}, run here in plain JavaScript. Nothing leaves this page. The slider above prunes this network too.`,
+    caption: `${count(kept)} weights, 16 bits each${network.n_draws ? `, and ${network.n_draws} draws from the posterior` : ""}, run here in plain JavaScript. Nothing leaves this page. The slider prunes this network too.`,
     body: [el("div", { class: "play" }, left.node, answer), check],
   });
   return { node, pick: left.pick };

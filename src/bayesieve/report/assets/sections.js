@@ -1,8 +1,20 @@
 // The sections of one run, from the headline to where it comes from.
 
+// A section; on a phone it folds under its heading. Those in `folded` begin closed there.
 function section(id, title, lead, ...children) {
-  return el("section", { id, "aria-labelledby": id + "-title" },
-    el("h2", { id: id + "-title" }, title), lead ? el("p", { class: "lead" }, lead) : null, ...children);
+  const node = el("section", { id, "aria-labelledby": id + "-title", "data-folded": FOLDED.includes(id) });
+  const button = el("button", { type: "button", class: "fold", "aria-expanded": String(!FOLDED.includes(id)), onclick: () => fold(node, !node.hasAttribute("data-folded")) },
+    unseen(`Show or hide: ${title}`));
+  node.append(el("div", { class: "heading" }, el("h2", { id: id + "-title" }, title), button),
+    el("div", { class: "content" }, lead ? el("p", { class: "lead" }, lead) : null, ...children));
+  return node;
+}
+
+const FOLDED = ["left", "trust", "looks", "training", "provenance"];
+
+function fold(node, closed) {
+  node.toggleAttribute("data-folded", closed);
+  node.querySelector(".fold").setAttribute("aria-expanded", String(!closed));
 }
 
 // How many times smaller a count became: exact, so no interval.
@@ -108,7 +120,7 @@ function waysPanel(run) {
     title: "Ways to predict", name: run.name + "-ways",
     caption: `The headline is about the ${run.headline.predictor}. The others are compared with it on the same test examples; bold is better and grey is within chance (95 %).`,
     data: () => ({ header: ["", ...columns.map(([, name]) => name)], rows: keys.map(([key, text]) => [text, ...columns.map(([, , item]) => item[key])]) }),
-    body: el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Ways to predict" }, el("table", { class: "ways" },
+    body: scroll("Ways to predict", el("table", { class: "ways" },
       el("thead", {}, el("tr", {}, el("td", {}), columns.map(([, name]) => el("th", { scope: "col" }, name)))),
       el("tbody", {}, keys.map(([key, text, format]) => el("tr", {}, el("th", { scope: "row" }, text), columns.map(([name, , item]) => cell(key, name, item[key], format))))))),
   });
@@ -133,7 +145,7 @@ function layerTable(run) {
       header: ["layer", "kind", "units before", "units", "inputs before", "inputs", "parameters before", "parameters"],
       rows: report.layers.map((item) => [item.name, item.kind, ...item.units, ...item.inputs, ...item.parameters]),
     }),
-    body: el("div", { class: "scroll" }, el("table", {},
+    body: scroll("Layers", el("table", {},
       el("thead", {}, el("tr", {}, ["layer", "kind", "units", "inputs", "parameters"].map((t) => el("th", { scope: "col" }, t)))), el("tbody", {}, rows))),
   });
 }
@@ -169,7 +181,7 @@ function certificatePanel(run) {
       header: ["check", "dense", "sieved", "worse by", "low", "high", "at most", "verdict"],
       rows: item.checks.map((c) => [c.name, c.dense, c.sieved, c.worse_by, ...c.interval, c.tolerance, c.verdict]),
     }),
-    body: el("div", { class: "scroll" }, el("table", {},
+    body: scroll("Certificate", el("table", {},
       el("thead", {}, el("tr", {}, ["check", "dense", "sieved", "worse by", "interval", "at most", "verdict"].map((t) => el("th", { scope: "col" }, t)))),
       el("tbody", {}, item.checks.map((c) => el("tr", {}, el("th", { scope: "row", title: c.note || "" }, c.name), cells(c).map((t) => el("td", {}, t))))))),
   });
@@ -188,8 +200,8 @@ function confusionPanel(run) {
   return panel({
     title: "Confusion", name: run.name + "-confusion", caption: "Rows are true classes, columns what the network says.",
     data: () => ({ header: ["true", ...names], rows: matrix.map((row, i) => [names[i], ...row]) }),
-    body: el("div", { class: "scroll" }, el("table", { class: "heat" + (names.length > 4 && names.some((name) => name.length > 3) ? " long" : "") },
-      el("thead", {}, el("tr", {}, el("th", {}), names.map((n) => el("th", { scope: "col" }, n)))),
+    body: scroll("Confusion", el("table", { class: "heat" + (names.length > 4 && names.some((name) => name.length > 3) ? " long" : "") },
+      el("thead", {}, el("tr", {}, el("td", {}), names.map((n) => el("th", { scope: "col" }, n)))),
       el("tbody", {}, matrix.map((row, i) => el("tr", {}, el("th", { scope: "row" }, names[i]), row.map((v, j) => cell(v, i, j))))))),
   });
 }
@@ -224,7 +236,7 @@ function provenanceSection(run) {
   });
   const versions = [...Object.entries(item.versions), ["times of this page were taken on", item.timed_on]];
   const known = [...Object.entries(item.hashes), ...versions];
-  const table = (title, rows) => el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, title), el("th", {}))),
+  const table = (title, rows) => scroll(title, el("table", {}, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, title), el("td", {}))),
     el("tbody", {}, rows.map(([a, b]) => el("tr", {}, el("th", { scope: "row" }, a), el("td", { class: "mono" }, b))))));
   return section("provenance", "Where it comes from", "Enough to make it again, and to know that it is the same.",
     el("div", { class: "grid" },
@@ -254,7 +266,7 @@ const WORDS = [
   ["within chance", "the interval of a difference holds 0: other test examples could turn it around."],
   ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it. A prior weighed less than 1 makes it smaller, as more data would."],
   ["aleatoric", "noise of the data: what the draws agree is uncertain. More data cannot reduce it."],
-  ["snr", "size of a weight's mean over its standard deviation."],
+  ["signal to noise", "size of a weight's mean over its standard deviation (`--score snr`)."],
   ["inclusion", "probability that a weight belongs to the wide part of its prior, that is, that it is needed."],
 ];
 

@@ -12,6 +12,36 @@ function makeView(run) {
   return view;
 }
 
+// The last position up to which the error is within chance of the reference; -1 if not even the first is.
+function safeUntil(points) {
+  const first = points.findIndex((p) => !p.safe);
+  return (first < 0 ? points.length : first) - 1;
+}
+
+// The slider in a bar at the foot of the window, always in view, with a button that sieves while you watch.
+function dock(run, view, range) {
+  const points = run.curve.points;
+  const words = el("span", { class: "words", id: "dock-words" });
+  let timer = 0;
+  const stop = () => { clearInterval(timer); timer = 0; play.textContent = "▶ Sieve"; play.setAttribute("aria-pressed", "false"); };
+  const play = el("button", { type: "button", class: "button", id: "play-sieve", "aria-pressed": "false", onclick: () => {
+    if (timer) { stop(); return; }
+    if (view.cut === points.length - 1) view.set(0);
+    play.textContent = "❚❚ Pause";
+    play.setAttribute("aria-pressed", "true");
+    timer = setInterval(() => { view.set(view.cut + 1); if (view.cut === points.length - 1) stop(); }, 450);
+  } }, "▶ Sieve");
+  range.addEventListener("pointerdown", stop);
+  view.listen((cut) => {
+    const p = points[cut];
+    words.textContent = bound(`${percent(p.zeros)} zeros · ${showQuality(run, p[qualityKey(run)])} ${run.task === "regression" ? "RMSE" : "error"}${p.safe ? "" : " · beyond chance"}`);
+  });
+  const last = points.length - 1, share = last > 0 ? (100 * Math.max(0, safeUntil(points))) / last : 0;
+  const zone = el("span", { class: "zone", "aria-hidden": "true" });
+  zone.style.width = share.toFixed(1) + "%";
+  return el("div", { class: "dock", role: "region", "aria-label": "Sieve" }, el("div", { class: "row" }, play, el("span", { class: "rail" }, zone, range), words));
+}
+
 function qualityKey(run) {
   return run.task === "regression" ? "rmse" : "error";
 }
@@ -58,7 +88,7 @@ function curvePanel(run, view) {
   const item = { name: other ? "this run" : null, kind: "c0", dots: true, points: points.map((p) => [keptShare(p), p[key]]) };
   const chart = lines({
     series: other
-      ? [{ name: `${run.headline.before.name}, pruned by ${other.score}`, kind: "c1", faint: true, dots: true, points: other.points.map((p) => [keptShare(p), p[key], 2]) }, item]
+      ? [{ name: `${run.headline.before.name}, pruned by ${scoreName(other.score)}`, kind: "c1", faint: true, dots: true, points: other.points.map((p) => [keptShare(p), p[key], 2]) }, item]
       : [item],
     x, y, label: "Error against sparsity", height: 300,
     marks: ({ root, group, px, py, box }) => {
@@ -68,6 +98,12 @@ function curvePanel(run, view) {
           shape("line", { x1: box.left, x2: box.right, y1: v, y2: v, stroke: "var(--vermilion)", "stroke-dasharray": "1.5 4", "stroke-width": 1.5 }),
           shape("text", { class: "halo", x: box.left + 6, y: v - 6, style: null }, `${run.headline.before.name}: ${showQuality(run, before[key])}`),
         );
+      }
+      // The safe zone: positions whose error is within chance of the reference.
+      if (safe >= 0) {
+        const [from, to] = [px(keptShare(points[0])), px(keptShare(points[safe]))];
+        group.prepend(shape("rect", { class: "safe", x: from - 6, width: to - from + 12, y: box.top, height: box.bottom - box.top }));
+        group.append(shape("text", { class: "halo", x: from, y: box.bottom - 8 }, before ? `within chance of ${run.headline.before.name}` : "within chance of this network"));
       }
       const line = shape("line", { y1: box.top, y2: box.bottom, stroke: "var(--ink)", "stroke-width": 1 });
       const dot = shape("circle", { r: 7, fill: "var(--blue)", stroke: "var(--card)", "stroke-width": 2 });
@@ -90,13 +126,14 @@ function curvePanel(run, view) {
       root.addEventListener("pointermove", (event) => { if (event.buttons) nearest(event); });
     },
   });
+  const safe = safeUntil(points);
   const range = el("input", {
     type: "range", id: "cut", min: 0, max: points.length - 1, step: 1, value: view.cut,
     "aria-label": "Threshold: how many weights to remove", oninput: () => view.set(Number(range.value)),
   });
   const where = el("b", { id: "cut-threshold" });
   const readout = {};
-  const list = el("dl", { class: "readout", "aria-live": "polite" });
+  const list = el("dl", { class: "readout" });
   const names = run.task === "regression"
     ? [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "RMSE"], ["nll", "NLL, nats"], ["bytes", "size of the weights"], ["macs", "multiply-adds"]]
     : [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "test error"], ["nll", "NLL, nats"], ["ece", "ECE"], ["bytes", "size of the weights"], ["macs", "multiply-adds"]];
@@ -110,28 +147,30 @@ function curvePanel(run, view) {
     const p = points[cut];
     range.value = cut;
     range.setAttribute("aria-valuetext", `${percent(p.zeros)} zeros`);
-    where.textContent = p.threshold === null ? "all weights kept" : `${run.curve.score} ≥ ${number(p.threshold, 3)}`;
+    where.textContent = p.threshold === null ? "all weights kept" : `${scoreName(run.curve.score)} ≥ ${number(p.threshold, 3)}`;
     const texts = {
       zeros: percent(p.zeros), weights: count(p.weights), quality: showQuality(run, p[qualityKey(run)]),
       nll: number(p.nll), ece: percent(p.ece, 2), bytes: bytes(p.bytes), macs: short(p.macs),
     };
     for (const id of Object.keys(readout)) readout[id].textContent = texts[id];
+    announce(`${percent(p.zeros)} zeros, ${run.task === "regression" ? "RMSE" : "error"} ${texts.quality}`);
     [purpose.textContent, command.textContent] = commandAt(run, cut);
     meters.update(cut);
     moveTo(cut);
   });
+  view.dock = dock(run, view, range);
   const fields = ["zeros", "removed", "weights", "threshold", qualityKey(run), "nll", "ece", "bytes", "macs", "nonzero_macs"];
   return panel({
     title: "Error against sparsity", name: run.name + "-curve", wide: true,
-    caption: `Weights are removed in one shot by ${run.curve.score}, weakest first, without more training`
-      + (other ? ", and so are those of the network it is compared with." : ".") + " Move the slider, or click the curve.",
+    caption: `Weights are removed in one shot by ${scoreName(run.curve.score)}, weakest first, without more training`
+      + (other ? ", and so are those of the network it is compared with." : ".") + " Move the slider at the foot of the window, or click the curve. Every position up to the end of the shaded zone has an error within chance of " + (before ? `that of ${run.headline.before.name}.` : "that of this network."),
     data: () => ({
       header: [...fields, ...run.curve.layers.map((n) => "kept " + n)],
       rows: points.map((p) => [...fields.map((f) => p[f]), ...p.kept]),
     }),
     body: [
       chart,
-      el("div", { class: "slider" }, el("label", { for: "cut" }, el("span", {}, "keep weights with "), where), range),
+      el("p", { class: "where" }, "This position keeps weights with ", where, "."),
       list,
       meters.node,
       run.provenance.folder ? el("p", { class: "command" }, purpose, command) : null,
@@ -169,7 +208,7 @@ function layerMeters(run) {
     };
     return { node, update };
   });
-  const node = el("div", { class: "scroll" }, el("table", { id: "layer-meters" },
+  const node = scroll("Weights kept in each layer", el("table", { id: "layer-meters" },
     el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "layer"), el("th", { scope: "col" }, "units kept"), el("th", { scope: "col" }, "weights kept"))),
     el("tbody", {}, rows.map((row) => row.node))));
   return { node, update: (cut) => rows.forEach((row) => row.update(cut)) };

@@ -48,6 +48,21 @@ function panel({ title, caption, name, data, body, wide }) {
     ...[body].flat());
 }
 
+// A table that may be wider than the page; its edge is shaded where more of it is hidden.
+function scroll(label, table) {
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
+}
+
+// One short sentence for screen readers, once the reader has stopped moving things.
+let announcing = 0;
+function announce(text) {
+  clearTimeout(announcing);
+  announcing = setTimeout(() => {
+    const node = document.getElementById("status");
+    if (node) node.textContent = text;
+  }, 500);
+}
+
 function empty(text) {
   return el("p", { class: "empty" }, text);
 }
@@ -66,10 +81,19 @@ function responsive(draw) {
   return holder;
 }
 
+// At least three ticks: a finer step until there are.
+function enough(make, n) {
+  for (let k = n; k < 8 * n; k *= 1.5) {
+    const made = make(k);
+    if (made.length >= 3) return made;
+  }
+  return make(8 * n);
+}
+
 // Axes of a chart: returns the svg, the scales and the group to draw in.
 function axes({ width, height, x, y, label }) {
   const root = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
-  const yTicks = y.ticks || (y.log ? logTicks(y.low, y.high) : ticks(y.low, y.high, Math.max(2, height / 48)));
+  const yTicks = y.ticks || (y.log ? logTicks(y.low, y.high) : enough((n) => ticks(y.low, y.high, n), Math.max(3, height / 48)));
   const yText = yTicks.map(y.format || ((v) => number(v, 3)));
   const left = Math.max(30, ...yText.map((text) => 7 * text.length + 12));
   const box = { left, right: width - 12, top: y.label ? 26 : 10, bottom: height - (x.label ? 40 : 24) };
@@ -80,7 +104,7 @@ function axes({ width, height, x, y, label }) {
   };
   const px = scale(x, box.left, box.right);
   const py = scale(y, box.bottom, box.top);
-  const xTicks = x.ticks || (x.log ? logTicks(x.low, x.high) : ticks(x.low, x.high, Math.max(2, width / 64)));
+  const xTicks = x.ticks || (x.log ? logTicks(x.low, x.high) : enough((n) => ticks(x.low, x.high, n), Math.max(3, width / 64)));
   const room = (box.right - box.left) / 46;
   const every = Math.max(1, Math.ceil(xTicks.length / room));
   yTicks.forEach((v, i) => {
@@ -95,10 +119,15 @@ function axes({ width, height, x, y, label }) {
     root.append(shape("text", { x: px(v), y: box.bottom + 17, "text-anchor": end }, (x.format || ((u) => number(u, 3)))(v)));
   });
   root.append(shape("line", { class: "axis-line", x1: box.left, x2: box.right, y1: box.bottom, y2: box.bottom }));
+  const named = (axis) => axis.label + (axis.log ? " (log scale)" : "");
   if (x.label) {
-    root.append(shape("text", { class: "axis-label", x: (box.left + box.right) / 2, y: height - 5, "text-anchor": "middle" }, x.label));
+    root.append(shape("text", { class: "axis-label", x: (box.left + box.right) / 2, y: height - 5, "text-anchor": "middle" }, named(x)));
   }
-  if (y.label) root.append(shape("text", { class: "axis-label", x: 0, y: 12 }, y.label));
+  if (y.label) root.append(shape("text", { class: "axis-label", x: 0, y: 12 }, named(y)));
+  // Two strokes through the axis: it does not begin at 0.
+  if (!y.log && (y.low > 0 || y.high < 0) && yTicks.length) {
+    root.append(shape("path", { class: "break", d: `M${box.left - 5} ${box.bottom - 5}l10 -5m-10 9l10 -5` }, shape("title", {}, "The axis does not begin at 0.")));
+  }
   const group = shape("g", {});
   root.append(group);
   return { root, group, px, py, box };
