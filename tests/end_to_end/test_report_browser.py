@@ -403,7 +403,8 @@ def test_the_slider_is_docked_and_plays(visit):
         box = page.locator("#cut").bounding_box()
         assert 600 < box["y"] < 700
         page.locator("#play-sieve").click()
-        page.wait_for_function("document.getElementById('cut').value >= 2")
+        reached = f"{data_of(page)['curve']['points'][2]['weights']:,}"
+        page.locator("#at-weights", has_text=reached).wait_for()
         assert page.locator("#play-sieve").get_attribute("aria-pressed") == "true"
         page.locator("#play-sieve").click()
         stopped = page.locator("#cut").input_value()
@@ -434,7 +435,7 @@ def test_one_short_sentence_is_announced(visit):
     with visit("digits") as page:
         assert page.locator("[aria-live]").count() == 0
         move(page, 3)
-        page.wait_for_function("document.getElementById('status').textContent.includes('zeros')")
+        page.locator("#status", has_text="zeros").wait_for(state="attached")
         assert len(page.locator("#status").text_content()) < 60
 
 

@@ -155,6 +155,8 @@ def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
     if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
         (a, labels), (b, _) = a.scored(data.test.y), b.scored(data.test.y)
         return paired_interval([one.label == labels for one in (a, b)], z_of(LEVEL))[0] <= 0
+    assert isinstance(a, RealPrediction)
+    assert isinstance(b, RealPrediction)
     means = [one.mean.cpu().double().flatten(1) for one in (a, b)]
     y = data.test.y.cpu().double().reshape(means[0].shape)
     losses = [(mean - y).square().mean(1) for mean in means]
