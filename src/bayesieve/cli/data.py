@@ -14,6 +14,7 @@ data_app = typer.Typer(
     help="See which data sets there are, and fetch them.",
     epilog="Example: bayesieve data fetch mnist",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 

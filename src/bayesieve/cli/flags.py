@@ -12,6 +12,7 @@ import typer
 
 from bayesieve.cli import ended_at_once
 from bayesieve.cli.console import JsonFlag, print_json
+from bayesieve.cli.layout import HelpAll
 from bayesieve.engines.recipes import flag_name
 from bayesieve.errors import UsageError
 from bayesieve.files import is_shared, rank_of_process
@@ -26,6 +27,8 @@ _PANELS = {
     "pruning": "Pruning while training",
     "training": "Training",
 }
+_METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
+_MOST_METAVAR = 32
 _O = TypeVar("_O", bound=Options)
 
 
@@ -67,6 +70,8 @@ def command(
         shown = [spec for name, spec in specs.items() if name not in (*recorded, "settings")]
         parameters = [_parameter(spec, hints[spec.name]) for spec in shown]
         parameters.append(_keyword("json", JsonFlag, False))
+        if "settings" in specs:
+            parameters.append(_keyword("help_all", HelpAll, False))
         for section, spec in all_settings() if "settings" in specs else ():
             keyword, hint = keyword_of(flag_name(spec)), hints_of(section)[spec.name]
             parameters.append(_parameter(spec, hint, keyword, _PANELS[section]))
@@ -86,6 +91,11 @@ def _parameter(
     kind = _value_type(hint)
     metavar = "|".join(choices_of(hint)) or about["metavar"]
     text, is_setting = about["help"], panel is not None
+    if metavar is None and kind in _METAVARS:
+        metavar = _METAVARS[kind]
+    elif len(metavar or "") > _MOST_METAVAR:  # too wide for a column
+        text += f" One of: {', '.join(choices_of(hint))}."
+        metavar = "NAME"
     reading: Any = {"parser": _path, "metavar": metavar or "PATH"} if kind is Path else {}
     reading = {"metavar": metavar} | reading
     if is_setting and default is not MISSING and default not in (None, (), False):

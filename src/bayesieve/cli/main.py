@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from bayesieve import __version__
 from bayesieve.cli import commands as commands  # makes them
@@ -25,6 +24,7 @@ from bayesieve.cli import doctor, reproduce, signals_to, stopped_by
 from bayesieve.cli.console import JsonFlag, print_json, remarks_shown
 from bayesieve.cli.data import data_app
 from bayesieve.cli.flags import COMMANDS, OF_RUNS
+from bayesieve.cli.layout import Command, Group
 from bayesieve.cli.scratch import scratch_app
 from bayesieve.errors import BayesieveError, UsageError, out_of_memory, shortage
 
@@ -60,7 +60,7 @@ def _stoppable() -> Iterator[list[_Stopped]]:
         yield came
 
 
-class _Guarded(TyperGroup):
+class _Guarded(Group):
     """Turns the library's errors into one line and an exit code."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -142,6 +142,7 @@ app = typer.Typer(
     epilog=f"Start with `bayesieve demo`. {TRACEBACK_VARIABLE}=1 shows where an error comes from.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -174,20 +175,21 @@ def _options(version: _VersionFlag = False) -> None:
 
 
 for _command, _example in COMMANDS:
-    app.command(epilog=f"Example: bayesieve {_example}")(_command)
-app.command(epilog=reproduce.EXAMPLE)(reproduce.reproduce)
+    app.command(cls=Command, epilog=f"Example: bayesieve {_example}")(_command)
+app.command(cls=Command, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data_app, name="data")
 _of_runs = typer.Typer(
     help="Work with several runs at once.",
     epilog="Example: bayesieve runs pool runs/a runs/b",
+    rich_markup_mode=None,
     no_args_is_help=True,
 )
 for _command, _example in OF_RUNS:
-    _of_runs.command(epilog=f"Example: bayesieve {_example}")(_command)
+    _of_runs.command(cls=Command, epilog=f"Example: bayesieve {_example}")(_command)
 app.add_typer(_of_runs, name="runs")
 app.add_typer(scratch_app, name="scratch")
-app.command(epilog=doctor.EXAMPLE)(doctor.doctor)
-app.command(epilog="Example: bayesieve version")(version)
+app.command(cls=Command, epilog=doctor.EXAMPLE)(doctor.doctor)
+app.command(cls=Command, epilog="Example: bayesieve version")(version)
 
 
 def run() -> None:

@@ -21,6 +21,7 @@ scratch_app = typer.Typer(
     help="Train a perceptron written in NumPy alone, and compare it with its source.",
     epilog="Example: bayesieve scratch train --data mnist --optimiser adam --decay",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 

@@ -1,6 +1,7 @@
 """`--help` can be pasted and shows completion; nothing slow is loaded for it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import typer
 
 from bayesieve import __version__
+from bayesieve.cli.layout import GROUPS
 from bayesieve.cli.main import app
 from commands import ok
 
@@ -37,6 +39,33 @@ def test_help_offers_completion_and_the_version():
     assert "--install-completion" in shown
     assert "--version" in shown
     assert ok("--version").stdout.strip() == __version__
+
+
+def test_every_command_is_in_one_group():
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(typer.main.get_command(app).commands)
+    shown = ok("--help").stdout
+    assert [line[:-1] for line in shown.splitlines() if line[:1].isalpha() and line[-1] == ":"] == [
+        "Options", *GROUPS,
+    ]  # fmt: skip
+
+
+def test_training_shows_a_dozen_options_and_all_of_them_on_demand():
+    short, whole = ok("train", "--help").stdout, ok("train", "--help-all").stdout
+    flags = re.compile(r"^  (?:-\w, )?(--[\w-]+)", re.MULTILINE)
+    assert 10 <= len(flags.findall(short)) <= 17
+    assert "train --help-all" in short
+    assert {*flags.findall(short)} < {*flags.findall(whole)}
+    assert "Pruning while training:" in whole
+
+
+@pytest.mark.parametrize("name", list(typer.main.get_command(app).commands))
+def test_no_help_is_cut_or_wider_than_a_terminal(name):
+    shown = ok(name, "--help-all" if name in ("train", "sweep") else "--help").stdout
+    assert "…" not in shown
+    assert "<bool>" not in shown
+    # a flag that is longer than the room of its name has a line of its own
+    assert [line for line in shown.splitlines() if len(line) > 80] == []
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["--version"]])
