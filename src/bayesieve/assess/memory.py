@@ -22,6 +22,7 @@ from bayesieve.core.memory import LiveBytes, free_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
+from bayesieve.data.cache import is_mapped
 from bayesieve.engines import Engine
 from bayesieve.errors import ShortOfMemoryError, UnsupportedModelError, shortage
 from bayesieve.text import as_bytes
@@ -176,7 +177,7 @@ def _meta_copy(problem: Problem) -> Problem:
 def _held_bytes(problem: Problem, batch_size: int) -> int:
     """Bytes of the data in memory; of a stream the batches that are read ahead."""
     if problem.stream is None:
-        return int(problem.x.nbytes + problem.y.nbytes)
+        return 0 if is_mapped(problem.x) else int(problem.x.nbytes + problem.y.nbytes)
     each = sum(values.nbytes for values in problem.sample[:2]) / len(problem.sample.y)
     return round(each * batch_size * (2 * problem.stream.workers + 2))
 

@@ -156,7 +156,7 @@ def iterate_files(
         [('a.bin', b'abc')]
     """
     if path.is_dir():
-        for name in filter(wanted, _names_below(path)):
+        for name in filter(wanted, names_below(path)):
             file = path / name
             try:
                 check_limit(file, "member", file.stat().st_size, "bytes")
@@ -174,7 +174,7 @@ def iterate_files(
     yield from _tar_files(path, wanted)
 
 
-def _names_below(folder: Path, begin: str = "", around: tuple[Path, ...] = ()) -> Iterator[str]:
+def names_below(folder: Path, begin: str = "", around: tuple[Path, ...] = ()) -> Iterator[str]:
     """Names of all files below a folder, part by part in order; one folder's at a time in memory.
 
     Links are followed, but not into a folder that they lie in. One that leads nowhere counts as a
@@ -186,7 +186,7 @@ def _names_below(folder: Path, begin: str = "", around: tuple[Path, ...] = ()) -
     for entry in ordered:
         if entry.is_dir():
             if not entry.is_symlink() or Path(entry.path).resolve() not in around:
-                yield from _names_below(Path(entry.path), f"{begin}{entry.name}/", around)
+                yield from names_below(Path(entry.path), f"{begin}{entry.name}/", around)
         elif entry.is_file() or entry.is_symlink():
             yield begin + entry.name
 

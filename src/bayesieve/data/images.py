@@ -6,27 +6,34 @@ have three equal channels. Pixels are standardised channel by channel on the tra
 that cannot be used are all listed at once.
 """
 
-import hashlib
 import io
 import warnings
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from bayesieve.checks import check_positive
-from bayesieve.data.examples import DataSet, split_index
-from bayesieve.data.files import cache_dir, iterate_files, read_npz
-from bayesieve.data.preprocessing import image_set
+from bayesieve.data import cache
+from bayesieve.data.examples import DataSet, Examples, split_index
+from bayesieve.data.files import iterate_files
+from bayesieve.data.preprocessing import (
+    count_statistics,
+    image_recipe,
+    image_set,
+    pixel_counts,
+    prepare_images,
+)
 from bayesieve.errors import DataError
-from bayesieve.files import check_growth, check_limit, write_atomically
+from bayesieve.files import check_growth, check_limit
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff")
 _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF")  # others may start programs, as EPS does
-CACHE_FROM = 10_000  # archives with at least so many images are decoded only once
+CACHE_FROM = 1000  # so many images and more are decoded only once
 _PARTS = ("train", "test")
 _LITTER = ("Thumbs.db", "desktop.ini")
 _SHOWN = 10  # files that a message names
@@ -41,6 +48,7 @@ def load_images(
     skip_bad: bool = False,
     test_fraction: float = 0.2,
     seed: int = 0,
+    max_memory: int | None = None,
 ) -> DataSet:
     """Load images whose folder names their class.
 
@@ -50,13 +58,15 @@ def load_images(
         skip_bad: leave out files that cannot be used, with a warning; else they are an error.
         test_fraction: part set aside at random if there is no test folder.
         seed: of that choice.
+        max_memory: bytes of inputs beyond which these stay on the disk, in the cache folder; None
+            reads all into memory.
 
     Example:
         >>> data = load_images(Path("leaves"), image_size=32)  # doctest: +SKIP
         >>> data.input_shape  # doctest: +SKIP
         (3, 32, 32)
     """
-    decoded = decode_images(path, image_size, skip_bad=skip_bad)
+    decoded = decode_images(path, image_size, skip_bad=skip_bad, max_memory=max_memory)
     for_test = decoded["for_test"]
     if not for_test.any():
         for_test = np.zeros(len(for_test), dtype=bool)
@@ -65,19 +75,57 @@ def load_images(
     if for_test.all():
         raise DataError(f"images: {path} must hold training images, got only a test folder.")
     pixels, labels = decoded.pop("pixels"), decoded["labels"]
+    if isinstance(pixels, np.memmap):
+        settings = image_size, skip_bad, test_fraction, seed
+        return _on_disk(path, settings, pixels, labels, for_test, decoded["classes"])
     train, test = ((pixels[mask], labels[mask]) for mask in (~for_test, for_test))
     del pixels  # before they stand there a second time, as numbers of four bytes
     classes = tuple(str(name) for name in decoded["classes"])
     return image_set(path.name.split(".")[0], train, test, classes)
 
 
+def _on_disk(
+    path: Path,
+    settings: tuple[Any, ...],
+    pixels: _Pixels,
+    labels: NDArray[np.int64],
+    for_test: NDArray[np.bool_],
+    names: NDArray[Any],
+) -> DataSet:
+    """The data set with inputs that are mapped from the cache folder."""
+    height, width, channels = pixels.shape[1:]
+    places = [np.flatnonzero(mask) for mask in (~for_test, for_test)]
+    counts = np.zeros((channels, 256), np.int64)
+    for rows in _parts(places[0]):
+        counts += pixel_counts(pixels[rows])
+    recipe = image_recipe((channels, height, width), *count_statistics(counts))
+    splits = []
+    for rows, name in zip(places, _PARTS, strict=True):
+        blocks = (prepare_images(pixels[some], recipe).numpy() for some in _parts(rows))
+        entry = cache.entry_of(path, *settings, recipe, name)
+        x = cache.mapped_inputs(entry, (len(rows), channels, height, width), blocks)
+        splits.append(Examples(x, torch.from_numpy(labels[rows])))
+    classes, (train, test) = tuple(str(name) for name in names), splits
+    title = path.name.split(".")[0]
+    return DataSet(title, train, test, "classification", classes, preprocessing=recipe)
+
+
+def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    return [rows[start : start + _STACK] for start in range(0, len(rows), _STACK)]
+
+
 def decode_images(
-    path: Path, image_size: int | None = None, *, skip_bad: bool = False
+    path: Path,
+    image_size: int | None = None,
+    *,
+    skip_bad: bool = False,
+    max_memory: int | None = None,
 ) -> dict[str, Any]:
-    """Read and decode every image below `path`; large archives are remembered in the user cache.
+    """Read and decode every image below `path`; many images are remembered in the cache folder.
 
     Returns:
-        pixels: (N, H, W, C), C = 1 or 3.
+        pixels: (N, H, W, C), C = 1 or 3; mapped from the disk if the inputs that they become, of
+            four bytes each, would take more than `max_memory`.
         labels: (N,), index into classes.
         for_test: (N,), True for images of the test folder.
         classes: sorted names.
@@ -89,19 +137,47 @@ def decode_images(
     if image_size is not None:
         check_positive("images", image_size=image_size)
         check_limit(path, "pixels", image_size**2, "pixels per image (image_size)")
-    cache = None
-    if path.is_file():
-        stat = path.stat()
-        key = f"{path.resolve()}|{stat.st_size}|{stat.st_mtime_ns}|{image_size}|{skip_bad}"
-        cache = cache_dir() / "decoded" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
-        with suppress(DataError, KeyError):  # none, or a damaged one: made again
-            arrays = read_npz(cache)
-            return {name: arrays[name] for name in ("pixels", "labels", "for_test", "classes")}
+    if not path.exists():
+        raise DataError(f"data: {path} must be a folder or a tar archive, but does not exist.")
+    entry = cache.entry_of(path, image_size, skip_bad)
+    kept = ("pixels", "labels", "for_test", "classes")
+    large = ("pixels",) if max_memory is not None else ()
+    if (arrays := cache.read_arrays(entry, kept, mapped=large)) is not None:
+        if max_memory is not None and 4 * arrays["pixels"].size <= max_memory:
+            arrays["pixels"] = np.array(arrays["pixels"])
+        return arrays
+    with cache.scratch() if large else nullcontext() as spill:
+        decoded = _decoded(path, image_size, skip_bad, spill, max_memory)
+        n = len(decoded["labels"])
+        spilled = isinstance(decoded["pixels"], np.memmap)
+        if (n >= CACHE_FROM or spilled) and not cache.write_arrays(entry, decoded) and spilled:
+            raise DataError(f"images: {path} needs the cache folder, which cannot be written.")
+        if not spilled:
+            return decoded
+    arrays = cache.read_arrays(entry, kept, mapped=large)
+    assert arrays is not None
+    return arrays
+
+
+def _decoded(
+    path: Path, image_size: int | None, skip_bad: bool, spill: Path | None, most: int | None
+) -> dict[str, Any]:
+    """Decode all images; beyond `most` bytes of inputs they go to files in the folder `spill`."""
     names: list[str] = []
     stacks: list[_Pixels] = []  # of images that share a shape, not one by one: that takes twice it
     some: list[_Pixels] = []
     packed = unpacked = 0
     bad: dict[str, str] = {}
+
+    def stack_up() -> None:
+        stacks.append(np.stack(some))
+        some.clear()
+        if spill is not None and most is not None and 4 * unpacked > most:
+            for i, stack in enumerate(stacks):
+                if not isinstance(stack, np.memmap):
+                    np.save(spill / f"{i}.npy", stack)
+                    stacks[i] = np.load(spill / f"{i}.npy", mmap_mode="r")
+
     for name, content in iterate_files(path, _is_wanted, bad):
         try:
             _place(path, name)  # before it is decoded
@@ -110,8 +186,7 @@ def decode_images(
             bad[name] = error.reason
             continue
         if some and (some[0].shape != pixels.shape or len(some) == _STACK):
-            stacks.append(np.stack(some))
-            some = []
+            stack_up()
         some.append(pixels)
         names.append(name)
         packed, unpacked = packed + len(content), unpacked + pixels.nbytes
@@ -120,14 +195,9 @@ def decode_images(
         _tell(path, bad, skip_bad=skip_bad)
     if not names:
         raise DataError(f"images: {path} must hold train/<class>/ with images, found none.")
-    stacks.append(np.stack(some))
-    del some, pixels
-    decoded = _collect(path, names, stacks)
-    if cache and len(names) >= CACHE_FROM:
-        with suppress(OSError):  # read-only or full: the next load decodes again
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(cache, lambda stream: np.savez(stream, **decoded))
-    return decoded
+    stack_up()
+    on_disk = isinstance(stacks[0], np.memmap)
+    return _collect(path, names, stacks, spill if on_disk else None)
 
 
 def is_image(name: str) -> bool:
@@ -213,8 +283,13 @@ def decode_image(
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def _collect(path: Path, names: list[str], stacks: list[_Pixels]) -> dict[str, Any]:
-    """Images in the order of their names; raises where they disagree. Empties the stacks."""
+def _collect(
+    path: Path, names: list[str], stacks: list[_Pixels], spill: Path | None
+) -> dict[str, Any]:
+    """Images in the order of their names; raises where they disagree. Empties the stacks.
+
+    They go to a file in the folder `spill`, if there is one.
+    """
     known: dict[tuple[str, str], tuple[str, str]] = {}
     places = [known.setdefault(place, place) for place in (_place(path, name) for name in names)]
     n = len(names)
@@ -238,7 +313,12 @@ def _collect(path: Path, names: list[str], stacks: list[_Pixels]) -> dict[str, A
                 f"{names[first]} and {names[i]}. Move one."
             )
     channels = max(stack.shape[3] for stack in stacks)
-    pixels = np.empty((n, *stacks[0].shape[1:3], channels), dtype=np.uint8)
+    shape = (n, *stacks[0].shape[1:3], channels)
+    pixels: _Pixels = np.empty(0, np.uint8)
+    if spill is None:
+        pixels = np.empty(shape, np.uint8)
+    else:
+        pixels = np.lib.format.open_memmap(spill / "all.npy", "w+", np.uint8, shape)
     for end in reversed(ends):  # dropped one by one: nothing stands there twice
         stack = stacks.pop()
         pixels[place_of[end - len(stack) : end]] = stack  # grey ones into every channel

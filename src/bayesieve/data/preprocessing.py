@@ -101,13 +101,23 @@ def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[flo
         >>> channel_statistics(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))
         ([0.5], [0.5])
     """
+    counts = np.zeros((pixels.shape[-1], 256), dtype=np.int64)
+    for start in range(0, len(pixels), _IMAGES_AT_ONCE):  # each pixel takes 8 bytes meanwhile
+        counts += pixel_counts(pixels[start : start + _IMAGES_AT_ONCE])
+    return count_statistics(counts)
+
+
+def pixel_counts(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How often each value occurs in each channel: (N, H, W, C) to (C, 256)."""
+    channels = range(pixels.shape[-1])
+    return np.stack([np.bincount(pixels[..., c].ravel(), minlength=256) for c in channels])
+
+
+def count_statistics(all_counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
+    """Mean and population std of each channel of pixels / 255, from `pixel_counts`."""
     values = np.arange(256) / 255.0
     means, stds = [], []
-    for channel in range(pixels.shape[-1]):
-        counts = np.zeros(256, dtype=np.int64)
-        for start in range(0, len(pixels), _IMAGES_AT_ONCE):  # each pixel takes 8 bytes meanwhile
-            some = pixels[start : start + _IMAGES_AT_ONCE, ..., channel]
-            counts += np.bincount(some.ravel(), minlength=256)
+    for counts in all_counts:
         mean = float(counts @ values / counts.sum())
         variance = float(counts @ (values - mean) ** 2 / counts.sum())
         means.append(mean)

@@ -37,7 +37,7 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         _TABLES, ("target", "task", "missing", "drop", "date_parts", "counts", "test_fraction")
     ),
-    "images": ("image_size", "skip_bad", "test_fraction"),
+    "images": ("image_size", "skip_bad", "test_fraction", "max_memory"),
     "uci": ("split",),
     "named": (),
 }
@@ -216,6 +216,7 @@ def load_data(
     seed: int = 0,
     image_size: int | None = None,
     skip_bad: bool = False,
+    max_memory: int | None = None,
 ) -> DataSet:
     """Load a data set by name, or your own from a file or folder.
 
@@ -235,6 +236,7 @@ def load_data(
         seed: your data: of the random split.
         image_size: images: resize to this many pixels each way.
         skip_bad: images: leave out files that cannot be used, with a warning.
+        max_memory: images: bytes of inputs beyond which these stay on the disk, in the cache.
 
     Example:
         >>> data = load_data("digits")
@@ -247,6 +249,7 @@ def load_data(
         "task": task is not None,
         "image_size": image_size is not None,
         "skip_bad": skip_bad,
+        "max_memory": max_memory is not None,
         "split": split != 0,
         "missing": missing != "refuse",
         "drop": bool(drop),
@@ -265,6 +268,7 @@ def load_data(
             skip_bad=skip_bad,
             test_fraction=test_fraction,
             seed=seed,
+            max_memory=max_memory,
         )
     if kind == "uci":
         return load_uci(path, root, split)  # checks the name, which may not be in the registry

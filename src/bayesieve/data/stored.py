@@ -56,9 +56,9 @@ class MappedArrays(StoredRows):
     ) -> None:
         self.scale = scale
         if y is None:
-            self.x, self.y = (_npz_member(Path(x), name) for name in names)
+            self.x, self.y = (npz_member(Path(x), name) for name in names)
         else:
-            self.x, self.y = _mapped(Path(x)), _mapped(Path(y))
+            self.x, self.y = mapped_npy(Path(x)), mapped_npy(Path(y))
         if len(self.x) != len(self.y):
             raise DataError(
                 f"MappedArrays: {len(self.x)} inputs and {len(self.y)} targets in {x}; there must "
@@ -76,14 +76,15 @@ class MappedArrays(StoredRows):
         return x, torch.from_numpy(self.y[rows])
 
 
-def _mapped(path: Path) -> np.ndarray:
+def mapped_npy(path: Path) -> np.ndarray:
+    """The array of a .npy file, on the disk."""
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise DataError(f"{path}: cannot be mapped as a .npy file: {error}.") from error
 
 
-def _npz_member(path: Path, name: str) -> np.ndarray:
+def npz_member(path: Path, name: str) -> np.ndarray:
     """An array inside an .npz file, mapped; raises if it is compressed."""
     try:
         with zipfile.ZipFile(path) as archive:

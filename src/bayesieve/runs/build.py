@@ -25,6 +25,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
+from bayesieve.data.cache import is_mapped
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.recipes import (
@@ -139,6 +140,7 @@ def build_data(config: DataConfig, net: NetConfig) -> DataSet:
         seed=config.seed,
         image_size=config.image_size,
         skip_bad=config.skip_bad,
+        max_memory=None if config.max_memory is None else round(config.max_memory * 1e9),
     )
     if config.center:
         data = centred(data)
@@ -487,7 +489,7 @@ def needed_memory(
         masks=build_pruning(config) is not None,
         test=(data.test.x, data.test.y),
         more_data=x.nbytes + data.train.y.nbytes if copied else 0,
-        reading=x.numel() + data.test.x.numel() if images else 0,
+        reading=x.numel() + data.test.x.numel() if images and not is_mapped(x) else 0,
         afterwards=bytes_to_learn(x),
         device=device,
     )

@@ -58,6 +58,10 @@ class DataConfig:
     test_fraction: float = setting("Own data: part set aside for testing.", 0.2)
     image_size: int | None = setting("Image folders: resize to this many pixels each way.")
     skip_bad: bool = setting("Image folders: leave out files that cannot be read.", False)
+    max_memory: float | None = setting(
+        "Image folders: gigabytes of inputs beyond which these stay on the disk, in the cache.",
+        check=check_positive,
+    )
     seed: int = setting(
         "Seed of the test and validation splits.", 0, flag="--data-seed", check=check_seed
     )

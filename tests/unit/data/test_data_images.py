@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 
@@ -10,17 +11,24 @@ import pytest
 import torch
 from PIL import Image
 
+from bayesieve.assess.memory import memory_need
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.problem import Problem
+from bayesieve.data import cache as cache_module
 from bayesieve.data import images as images_module
 from bayesieve.data import load_data, prepare_images
+from bayesieve.data.cache import is_mapped, read_arrays, write_arrays
 from bayesieve.data.image_sets import LAYOUTS
+from bayesieve.engines.map import MAP
 from bayesieve.errors import DataError
 from bayesieve.files import LIMITS
+from bayesieve.training.fit import fit
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setattr(images_module, "cache_dir", lambda: folder)
+    monkeypatch.setenv("BAYESIEVE_CACHE", str(folder))
     return folder
 
 
@@ -262,14 +270,15 @@ def test_tar_links_and_damage(tmp_path: Path) -> None:
         load_data(f"images:{tmp_path / 'none'}")
 
 
-def test_large_archives_are_decoded_once(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", ["archive", "folder"])
+def test_many_images_are_decoded_once(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(images_module, "CACHE_FROM", 1)
-    path = tmp_path / "pets.tar"
-    write_tar(path, two_classes("jpg"))
+    path = tmp_path / ("pets.tar" if kind == "archive" else "pets")
+    (write_tar if kind == "archive" else write_folder)(path, two_classes("jpg"))
     first = load_data(f"images:{path}")
-    (stored,) = (cache / "decoded").iterdir()
+    (stored,) = (cache / "decoded").glob("*.npz")
 
     def fail(*_: object) -> None:
         raise AssertionError("decoded again")
@@ -277,10 +286,56 @@ def test_large_archives_are_decoded_once(
     with monkeypatch.context() as patch:
         patch.setattr(images_module, "decode_image", fail)
         again = load_data(f"images:{path}")
-    assert again.train.x.equal(first.train.x)
-    assert again.classes == first.classes
-    stored.write_bytes(b"damaged")
-    assert load_data(f"images:{path}").test.x.equal(first.test.x)
+        assert again.train.x.equal(first.train.x)
+        assert again.classes == first.classes
+        if kind == "folder":  # a file changed: the entry is of another folder
+            next(path.rglob("*.jpg")).write_bytes(png((4, 4), 9))
+            with pytest.raises(AssertionError, match="decoded again"):
+                load_data(f"images:{path}")
+    damaged = bytearray(stored.read_bytes())
+    damaged[-200] ^= 1
+    stored.write_bytes(damaged)
+    if kind == "archive":
+        assert load_data(f"images:{path}").test.x.equal(first.test.x)
+
+
+def test_inputs_larger_than_max_memory_stay_on_the_disk(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images_module, "_STACK", 3)
+    write_folder(tmp_path / "pets", two_classes())
+    spec = f"images:{tmp_path / 'pets'}"
+    data = load_data(spec)
+    size = data.train.x.nbytes + data.test.x.nbytes
+    assert not is_mapped(load_data(spec, max_memory=size).train.x)
+    for _ in range(2):  # written, then found
+        on_disk = load_data(spec, max_memory=size - 1)
+        for name in ("train", "test"):
+            split, expected = getattr(on_disk, name), getattr(data, name)
+            assert is_mapped(split.x)
+            assert split.x.equal(expected.x)
+            assert split.y.equal(expected.y)
+        assert on_disk.preprocessing == data.preprocessing
+        assert on_disk.classes == data.classes
+    assert not list((cache / "decoded").glob("part-*"))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(data.train.x[0].numel(), 2))
+    problem = Problem(model, Categorical(), on_disk.train)
+    assert memory_need(problem, MAP(), batch_size=2).data == 0
+    assert fit(problem, MAP(), epochs=1, batch_size=2).history
+    with pytest.raises(ValueError, match="max_memory cannot be used with 'digits'"):
+        load_data("digits", max_memory=1)
+
+
+def test_old_entries_of_the_cache_are_removed(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "_KEPT", 2)
+    for i in range(4):
+        assert write_arrays(f"{i}", {"a": np.arange(3)})
+        os.utime(cache / "decoded" / f"{i}.npz", (i, i))
+    assert sorted(path.name for path in (cache / "decoded").glob("*.npz")) == ["2.npz", "3.npz"]
+    assert read_arrays("3", ["a"]) is not None
+    assert read_arrays("0", ["a"]) is None
 
 
 def test_unwritable_cache_is_no_error(
