@@ -47,6 +47,7 @@ def command(
         recorded = {"arguments"} & {*specs}
 
         def wrapper(*, json: bool, **values: Any) -> None:
+            values.pop("help_all", None)  # it ended the program if it was given
             values |= {name: shlex.join(sys.argv[1:]) for name in recorded}
             asked = options.of(**{k: v for k, v in values.items() if v is not None and v != []})
             with ended_at_once():

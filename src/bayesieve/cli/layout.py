@@ -78,7 +78,6 @@ def _show_all(ctx: typer.Context, asked: bool) -> None:
 HelpAll = Annotated[
     bool,
     typer.Option(
-        _ALL, help="Show every option and exit.", callback=_show_all, is_eager=True,
-        expose_value=False,
+        _ALL, help="Show every option and exit.", callback=_show_all, is_eager=True
     ),
 ]  # fmt: skip
