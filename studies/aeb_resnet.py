@@ -10,6 +10,8 @@ prune by magnitude, layer by layer, all 3x3 convolutions but the first, along S 
 are counted over all parameters. "single" is the last draw, "average" the averaged probabilities of
 draws kept after the mask is final: evenly spaced, or one at the end of each cosine cycle of the
 step size (`--cycles`). `--held-out` scores 5,000 training images, for choosing settings.
+`--distill` gives the draws of the dense chain a share of the labels of a sparse run, which is not
+the paper's: such rows end in "/kd".
 
 Methods: "a-sghmc" (normal prior, annealed), "a-sghmc-em" and "a-sghmc-sa" (Gaussian-Laplace prior
 learned), "sghmc-sa" (the last without annealing).
@@ -37,6 +39,7 @@ from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.nets import resnet20
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
+from bayesieve.training.distill import soften
 from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
@@ -66,7 +69,8 @@ _DENSE_TEMPERATURE, _TEMPERATURE = 1 / 20_000, 1e-3
 _LAST_TEMPERATURE = 1.005**-1000
 _PAPER_PULL = 1e-4 * (35_000 + 0.1 * 10_000 + 0.01 * 5_000)  # Σ lr over the paper's sparse phase
 _MASK_END, _HOLD, _BURN_IN = 0.6, 0.3, 0.8  # fractions of a sparse run
-_CYCLES_MASK_END = 0.36  # of a sparse run in cycles, within its second cycle of five
+_CYCLES_MASK_END = 1.8  # cycles of a sparse run after which its mask is final
+_TEACHER_TEMPERATURE = 2.0  # the dense chain is sure of most training images
 # The paper's sparse layers: every 3x3 convolution but the first.
 ROLES = Roles(
     prune=("stage*.conv1.weight", "stage*.conv2.weight"),
@@ -93,6 +97,7 @@ class Setting:
     cycles: int = 0  # cosine cycles of the step, a draw at the end of each; 0 for one decay
     scope: Scope = "layer"  # "layer" prunes every layer alike, as the paper does
     decay: float = 0.0  # weight decay per example in a sparse run, beside the lowered prior
+    distill: float = 0.0  # share of the dense chain's draws in the labels of a sparse run
 
     @property
     def name(self) -> str:
@@ -102,7 +107,7 @@ class Setting:
             >>> Setting("a-sghmc-sa", 90, 0.1, 70).name
             'a-sghmc-sa/90'
         """
-        return f"{self.method}/{self.zeros}"
+        return f"{self.method}/{self.zeros}" + ("/kd" if self.distill else "")
 
 
 def pull(setting: Setting, n_steps: int) -> float:
@@ -150,17 +155,19 @@ def posed(data: DataSet, precision: Precision, seed: int) -> Problem:
                                 precision=precision, augment=images.moved(data))  # fmt: skip
 
 
-def last_draw(posterior: Samples) -> Samples:
-    """The newest draw alone, with the normalisation statistics that belong to it."""
-    last = posterior.split(1)[-1]
-    buffers = {**posterior.buffers, **{name: v[0] for name, v in last.draw_buffers.items()}}
-    return replace(last, buffers=buffers, draw_buffers={})
+def single_draws(posterior: Samples) -> list[Samples]:
+    """Every draw alone, with the normalisation statistics that belong to it."""
+    singles = []
+    for one in posterior.split(1):
+        buffers = {**posterior.buffers, **{name: v[0] for name, v in one.draw_buffers.items()}}
+        singles.append(replace(one, buffers=buffers, draw_buffers={}))
+    return singles
 
 
 def run_setting(
     setting: Setting, data: DataSet, start: Samples | None, seed: int, device: str
 ) -> tuple[Row, Samples]:
-    """Train and score one setting; its row and the last draw."""
+    """Train and score one setting, a sparse one from the newest draw of `start`; row and draws."""
     began = time.perf_counter()
     n_steps = setting.epochs * math.ceil(len(data.train) / setting.batch_size)
     schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
@@ -168,14 +175,18 @@ def run_setting(
     if setting.method != "dense":
         weight = pull(setting, n_steps)
         schedule = replace(schedule, hold=_HOLD, warmup=0.02, kl=weight)
-        end = _CYCLES_MASK_END if setting.cycles else _MASK_END
+        end = _CYCLES_MASK_END / setting.cycles if setting.cycles else _MASK_END
         pruning = AnnealedPruning(setting.zeros / 100, end=end, scope=setting.scope)
     if setting.cycles:
         schedule = replace(schedule, lr="constant", hold=None, warmup=0.01)
+    problem = posed(data, setting.precision, seed).to(device)
+    draws = single_draws(start) if start is not None else []
+    if setting.distill:
+        problem = soften(problem, draws, setting.distill, _TEACHER_TEMPERATURE)
     run = fit(
-        posed(data, setting.precision, seed).to(device), engine(setting, len(data.train), n_steps),
-        epochs=setting.epochs, batch_size=setting.batch_size, seed=seed, schedule=schedule,
-        pruning=pruning, start_from=start,
+        problem, engine(setting, len(data.train), n_steps), epochs=setting.epochs,
+        batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
+        start_from=draws[-1] if draws else None,
     )  # fmt: skip
     sparse = run.sparse()
     posterior = sparse.posterior
@@ -191,13 +202,13 @@ def run_setting(
     seconds = round(time.perf_counter() - began, 2)
     row = make_row(setting.name, asdict(setting), [scores], seeds=[seed], seconds=seconds,
                    metrics=metrics)  # fmt: skip
-    return row, last_draw(posterior)
+    return row, posterior
 
 
 def read_dense(
     path: Path, data: DataSet, common: dict[str, Any], device: str
 ) -> tuple[Row, Samples]:
-    """The row and the last draw of a dense network that another run has left."""
+    """The row and the draws of a dense network that another run has left."""
     extra = read_header(path)["extra"]
     if extra["common"] != common:
         raise ValueError(
@@ -216,15 +227,16 @@ def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
                     compile=options.compile, cycles=options.dense_cycles)  # fmt: skip
     sparse: list[Setting] = []
     chosen("aeb_resnet", "zeros", ",".join(map(str, options.zeros)), [str(z) for z in PRIORS])
-    for zeros, method, lr, omega, prior, factor, scope, decay in product(
+    for zeros, method, lr, omega, prior, factor, scope, decay, share in product(
         options.zeros, chosen("aeb_resnet", "method", options.methods, METHODS), options.lr,
         options.omega, options.prior, options.pull, options.scope.split(","), options.decay,
+        options.distill,
     ):  # fmt: skip
         spike_scale, slab_var = prior or PRIORS[zeros]
         setting = Setting(
             method, zeros, lr, options.epochs, options.batch_size, spike_scale, slab_var, omega,
             options.draws, options.precision, options.compile, factor,
-            options.cycles, scope, decay,
+            options.cycles, scope, decay, share,
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
@@ -252,6 +264,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--scope", default="layer", help="comma list of layer, global")
     parser.add_argument("--decay", type=numbers, default=(0.0,),
                      help="weight decay per example of sparse runs; comma list")  # fmt: skip
+    parser.add_argument("--distill", type=numbers, default=(0.0,),
+                     help="share of the dense chain in the labels; comma list")  # fmt: skip
     parser.add_argument("--draws", type=int, default=20)
     options = parser.parse_args(arguments)
     if only_draws(options, "aeb_resnet", draw):
@@ -270,10 +284,10 @@ def main(arguments: list[str] | None = None) -> int:
         is_stored = start is None and options.dense is not None
         if is_stored and options.dense.exists():
             return read_dense(options.dense, data, common, options.device)
-        row, last = run_setting(setting, data, start, options.seed, options.device)
+        row, draws = run_setting(setting, data, start, options.seed, options.device)
         if is_stored:
-            save(last, options.dense, extra={"row": row, "common": common})
-        return row, last
+            save(draws, options.dense, extra={"row": row, "common": common})
+        return row, draws
 
     images.prune_dense(run, dense, sparse, measure, ("single", "accuracy", "zeros"))
     return run.finish(("zeros", "single", "accuracy", "nll", "ece"), draw)

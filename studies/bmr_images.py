@@ -215,6 +215,7 @@ def trial(preset: str) -> Recipe:
 _SHARED = replace(_BASE, local=False, zeros=0.85)  # noise on every token would triple a step's cost
 _DEFAULTS = {
     **{(data, net): _SHARED for data in DATA for net in ("mixer", "vit")},
+    **{("cifar10", net): replace(_SHARED, kl_after=1.0) for net in ("mixer", "vit")},  # as the MLP
     ("fashion-mnist", "lenet"): trial("moved90-.1-.3"),
     ("fashion-mnist", "mlp"): trial("top90-.1-1"),
     ("cifar10", "lenet"): trial("moved95-.03-.2"),

@@ -15,7 +15,8 @@ The weights are those of github.com/akamaster/pytorch_resnet_cifar10 (BSD-2), as
 
 Zeros are counted over all parameters. BatchNorm is kept as points; its statistics follow the data
 while training, and stay as they are in "once". The networks were trained on all 50,000 images, so
-`--held-out`, which sets 5,000 of them aside, can choose settings of the tuning alone.
+`--held-out`, which sets 5,000 of them aside, can choose settings of the tuning alone. `--distill`
+gives the published network, as it is, a share of the labels; such rows end in "/kd".
 """
 
 import argparse
@@ -54,6 +55,7 @@ from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.sieve.unit_rules import layer_positions
+from bayesieve.training.distill import soften
 from studies.harness import Row, Run, chosen, make_row, numbers, splits, study_parser
 
 PUBLISHED = {20: 91.73, 56: 93.4}  # accuracy in % of the dense networks
@@ -73,6 +75,7 @@ WAYS = ("magnitude", "snr", "evidence", "unit")
 CURVE = (20, 30, 40, 50, 60, 70, 80, 90)  # percent of zeros of "once"
 ROLES = Roles(keep=("conv1.weight",))  # the first layer stays, as is usual
 PIXELS = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what they were trained on
+_TEACHER_TEMPERATURE = 4.0  # it is sure of all training images
 _START = 0.05  # fraction of a tuning before anything is removed
 _QUICK = (100, 100)  # training and scored images
 
@@ -94,6 +97,7 @@ class Setting:
     batch_size: int = 250  # images per step
     precision: Precision = "float32"  # of the network in training
     end: float = 0.6  # fraction of a tuning after which nothing more is removed
+    distill: float = 0.0  # share of the published network in the labels
 
     @property
     def name(self) -> str:
@@ -108,6 +112,7 @@ class Setting:
             self.part,
             self.way,
             f"{self.zeros:g}" if self.zeros else "",
+            "kd" if self.distill else "",
         )
         return "/".join(word for word in words if word)
 
@@ -227,9 +232,12 @@ def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
     else:
         pruning = GradualPruning(setting.zeros / 100, start=_START, end=setting.end, score="snr")
     engine = SBNN(prior, lr=setting.lr, init_std=setting.init_std)
+    given = point_of(problem)
+    if setting.distill:
+        problem = soften(problem, [given], setting.distill, _TEACHER_TEMPERATURE)
     run = fit(problem, engine, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
               schedule=Schedule(lr="cosine", warmup=0.02, kl=setting.kl), pruning=pruning,
-              start_from=point_of(problem))  # fmt: skip
+              start_from=given)  # fmt: skip
     return run.sparse()
 
 
@@ -251,7 +259,7 @@ def settings(options: argparse.Namespace) -> list[Setting]:
     asked: list[Setting] = [Setting(depth, "dense") for depth in options.depths]
     train: dict[str, Any] = {"epochs": options.epochs, "precision": options.precision,
                              "batch_size": options.batch_size, "init_std": options.init_std,
-                             "end": options.end}  # fmt: skip
+                             "end": options.end, "distill": options.distill}  # fmt: skip
     if "once" in options.parts:
         asked += [Setting(depth, "once", zeros, way) for depth in options.depths for way in WAYS
                   for zeros in CURVE]  # fmt: skip
@@ -278,6 +286,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--init-std", type=float, default=0.01, help="starting width of weights")
     parser.add_argument("--end", type=float, default=0.6,
                         help="fraction of a tuning after which nothing is removed")  # fmt: skip
+    parser.add_argument("--distill", type=float, default=0.0,
+                        help="share of the published network in the labels")  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)

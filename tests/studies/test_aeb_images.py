@@ -179,6 +179,10 @@ def test_a_stored_dense_network_is_begun_from(pictures, tmp_path):
     second = json.loads(out.read_text())["rows"]
     assert second[0] == first[0]  # read, not trained
     assert second[1]["metrics"]["nll"] == first[1]["metrics"]["nll"]
+    aeb_resnet.main([*options, "--distill", "0.5"])
+    third = json.loads(out.read_text())["rows"]
+    assert [row["name"] for row in third[1:]] == ["a-sghmc-sa/90", "a-sghmc-sa/90/kd"]
+    assert third[2]["metrics"]["nll"] != first[1]["metrics"]["nll"]
     aeb_resnet.main(["--draw", str(out), "--figures", str(tmp_path)])
     assert figure.stat().st_size > 10_000
     with pytest.raises(ValueError, match="was trained and scored on"):
@@ -195,13 +199,13 @@ def test_the_sparse_layers_are_the_papers():
     assert {"conv1.weight", "stage2_1.shortcut.conv.weight", "out.weight"} <= rest
 
 
-def test_the_last_draw_brings_its_own_statistics():
+def test_a_draw_brings_its_own_statistics():
     data = few_images((3, 32, 32)).train
     problem = Problem(aeb_resnet.resnet20((3, 32, 32), 10), Categorical(), data)
     draws = torch.randn(3, problem.layout.size)
     one = {"norm1.running_mean": torch.arange(48.0).view(3, 16)}
     whole = Samples(problem.network, draws, None, problem.network.buffers(), one)
-    last = aeb_resnet.last_draw(whole)
+    _, _, last = aeb_resnet.single_draws(whole)
     assert torch.equal(last.mean, draws[2])
     assert last.buffers["norm1.running_mean"][0] == 32
     assert not last.draw_buffers

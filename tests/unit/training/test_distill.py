@@ -47,6 +47,16 @@ def test_teachers_use_their_own_batch_norm_statistics():
     torch.testing.assert_close(soften(problem, [teacher], 1.0).y, F.softmax(logits, -1))
 
 
+def test_a_temperature_divides_the_log_odds():
+    problem = toy()
+    (teacher,) = teachers_of(problem)[:1]
+    logits = problem.network.outputs(teacher.mean[None], problem.x, teacher.buffers)[0]
+    soft = soften(problem, [teacher], 1.0, temperature=4.0)
+    torch.testing.assert_close(soft.y, F.softmax(logits / 4, -1))
+    with pytest.raises(ValueError, match="temperature must be > 0"):
+        soften(problem, [teacher], temperature=0.0)
+
+
 def test_small_labels_are_labels_too():
     problem = toy()
     bytes_ = problem.with_data((problem.x, problem.y.to(torch.uint8)))
