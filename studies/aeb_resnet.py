@@ -58,8 +58,9 @@ PAPER = {
 BEHIND = (
     "Ours are the end of 440 passes, theirs the best test accuracy of some thousand. The lowered "
     "weight of the prior leaves sparse chains without weight decay: their draws are alike (the "
-    "average gains at most 0.5 points, that of the dense chain 0.8) and overconfident. `--decay` "
-    "keeps it and was not measured."
+    "average gains at most 0.5 points, that of the dense chain 1.2) and overconfident. On held-out "
+    "images, after 90 sparse passes, `--decay 5e-4` lifts 90 % zeros from 90.98 to 91.56; test "
+    "images were not read with it."
 )
 METHODS: dict[str, Adapt] = {"a-sghmc": "none", "a-sghmc-em": "em", "a-sghmc-sa": "sa",
                              "sghmc-sa": "sa"}  # fmt: skip

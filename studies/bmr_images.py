@@ -136,10 +136,10 @@ def why_behind(data: str, net: str, preset: str, metric: str) -> str:
         )
     if data == "cifar10":
         return (
-            "The cause was not found. Accuracy still rises when the paper's 51 epochs end, and MAP "
-            "of the same network is level with the paper's or above. Another version of the "
-            "authors' script takes eight times as many steps, without scales of layers; which one "
-            "drew the figures is not known."
+            "The start is the likely cause: with means by fan-in (preset paper-he) LeNet's Flat-FF "
+            "has .557 on held-out images, the paper .559; from uniform means, as in the reference, "
+            ".508 on test images. BMR was not trained so. Accuracy still rises when the 51 epochs "
+            "end."
         )
     return ""
 
@@ -215,7 +215,6 @@ def trial(preset: str) -> Recipe:
 _SHARED = replace(_BASE, local=False, zeros=0.85)  # noise on every token would triple a step's cost
 _DEFAULTS = {
     **{(data, net): _SHARED for data in DATA for net in ("mixer", "vit")},
-    **{("cifar10", net): replace(_SHARED, kl_after=1.0) for net in ("mixer", "vit")},  # as the MLP
     ("fashion-mnist", "lenet"): trial("moved90-.1-.3"),
     ("fashion-mnist", "mlp"): trial("top90-.1-1"),
     ("cifar10", "lenet"): trial("moved95-.03-.2"),

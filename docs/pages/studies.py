@@ -260,6 +260,8 @@ def pretrained_table(results: list[dict[str, Any]]) -> str:
     for row in rows:
         setting, numbers = row["setting"], row["metrics"]
         way = ways.get(setting["part"], f"once, by {setting['way']}")
+        if setting.get("distill"):
+            way += ", distilled"
         macs, aim = numbers.get("macs"), TARGETS.get(row["name"])
         lines.append(_line([
             f"ResNet-{setting['depth']}", way, f"{100 * numbers['zeros']:.1f} %",

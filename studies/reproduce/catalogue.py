@@ -432,12 +432,13 @@ def beyond_rows() -> Iterator[Row]:
                       _ERROR, None, "laplace-bmr", f"{method}/{share}", "error", "neither",
                       factor=100)  # fmt: skip
     for name, target in pretrained_resnet.TARGETS.items():
-        depth, part, *_, zeros = name.split("/")
+        depth, part, *_, zeros = name.removesuffix("/kd").split("/")
         what = f"{zeros} % zeros" if part == "tuned" else f"{zeros} % of the inner maps gone"
+        how = "ten passes, distilled" if name.endswith("/kd") else "ten passes"
         yield Row(f"own-{name.replace('/', '-')}", BEYOND, "networks trained by others",
-                  f"{depth.replace('resnet', 'ResNet-')}, CIFAR-10, {what} after ten passes",
+                  f"{depth.replace('resnet', 'ResNet-')}, CIFAR-10, {what} after {how}",
                   "accuracy in %", None, "pretrained-resnet", name, "accuracy", "higher",
-                  target=target, reason=pretrained_resnet.BEHIND[name])  # fmt: skip
+                  target=target, reason=pretrained_resnet.BEHIND.get(name, ""))  # fmt: skip
     yield Row("own-tdamp-long", BEYOND, "EM-TDAMP on MNIST",
               "10,000 images, 784-128-10, 64 of 128 units, 40 passes", "accuracy", None,
               "tdamp-mnist", "tdamp-64-of-128-long", "accuracy", "higher",
