@@ -1,6 +1,6 @@
 """What many processes gain: steps of R ranks on R cores against one rank on one core.
 
-    python -m benchmarks.distributed [--ranks 1 2] [--rounds 30] [--out results/distributed.json]
+    python -m benchmarks.distributed [--ranks 1 2] [--rounds 150] [--out results/distributed.json]
 
 Every rank has the same number of examples whatever R is. In each round the first rank takes some
 steps alone while the others wait; then all take as many steps together, one message per step. The
@@ -49,7 +49,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 }
 ENGINES: dict[str, Engine[Any]] = {"MAP": MAP(lr=1e-3), "SBNN": SBNN(lr=1e-3)}
 PER_RANK = {"MLP 784-400-400-10": (128, 512), "LeNet-5": (128,)}
-N_DATA, STEPS = 8192, 4
+N_DATA, STEPS = 8192, 1
 MESSAGES = 40  # timed alone
 
 
@@ -188,7 +188,7 @@ def main() -> None:
     """Measure and print, or do the work of one rank."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     if "RANK" in os.environ:

@@ -257,39 +257,46 @@ class Problem:
         if w.data_ptr() != space.weights.data_ptr():
             space.weights.copy_(w)
         value = space.value_and_grad(batch, self.n_data / batch.n_step)
-        self._sum_(space, batch, value, space.grads)
-        self.execution.clip_(self.n_data, space.grads)
-        return value, space.grads
+        value, grads = self._summed(space, batch, value, space.grads)
+        self.execution.clip_(self.n_data, grads)
+        return value, grads
 
     def gradient_(self, draw: Draw, batch: Batch, generator: Generator) -> Tensor:
         """Fill the gradients of a draw; return the log-likelihood over the full data set, (k,).
 
         Noise on activations comes from the generator.
         """
-        scale = self.n_data / batch.n_step
         if draw.stds is not None and draw.std_grads is not None:
             space = self.workspace(len(draw.weights), local=True)
-            source = self.execution.source(generator)
+            source, scale = self.execution.source(generator), self.n_data / batch.n_step
             value = space.local_value_and_grad(batch, scale, source)
-            self._sum_(space, batch, value, draw.grads, draw.std_grads)
+            sums = self._summed(space, batch, value, draw.grads, draw.std_grads)
+            value, draw.grads, draw.std_grads = sums
             self.execution.clip_(self.n_data, draw.grads, draw.std_grads)
-            return value
-        if draw.centre is None:
-            return self.value_and_grad(draw.weights, batch)[0]
-        space, n = self.workspace(len(draw.weights)), draw.centre.shape[1]
-        value = space.value_and_grad(batch, scale)
-        draw.spread_grads = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)
-        self._sum_(space, batch, value, draw.grads, draw.spread_grads)
-        self.execution.clip_(self.n_data, draw.grads, along=draw.spread_grads)
+        elif draw.centre is None:
+            value, draw.grads = self.value_and_grad(draw.weights, batch)
+        else:
+            space, n = self.workspace(len(draw.weights)), draw.centre.shape[1]
+            value = space.value_and_grad(batch, self.n_data / batch.n_step)
+            spread = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)
+            sums = self._summed(space, batch, value, draw.grads, spread)
+            value, draw.grads, draw.spread_grads = sums
+            self.execution.clip_(self.n_data, draw.grads, along=draw.spread_grads)
         return value
 
-    def _sum_(self, space: Workspace, batch: Batch, *tensors: Tensor) -> None:
-        """Sum tensors over the processes that share a batch, and average running statistics."""
-        if self.execution.sharing is None:
-            return
-        buffers = space.all_buffers()
-        statistics = [buffers[name].mul_(batch.n / batch.n_step) for name in space.norm_names]
-        self.execution.sharing.sum_(*tensors, *statistics)
+    def _summed(self, space: Workspace, batch: Batch, *tensors: Tensor) -> list[Tensor]:
+        """Sums of tensors over the processes that share a batch; running statistics are averaged.
+
+        In one process the tensors themselves.
+        """
+        sharing = self.execution.sharing
+        if sharing is None:
+            return list(tensors)
+        kept = [space.all_buffers()[name] for name in space.norm_names]
+        sums = sharing.sum(*tensors, *(value * (batch.n / batch.n_step) for value in kept))
+        for value, mean in zip(kept, sums[len(tensors) :], strict=True):
+            value.copy_(mean)
+        return sums[: len(tensors)]
 
     def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The elementwise function, compiled when the run compiles."""

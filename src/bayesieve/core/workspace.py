@@ -54,8 +54,8 @@ class Sharing(Protocol):
     def part(self, index: Tensor) -> Tensor:
         """The places, of those of a step, (n,) or (k, n), that this process takes."""
 
-    def sum_(self, *tensors: Tensor) -> None:
-        """Replace each tensor by its sum over the processes, all in one message."""
+    def sum(self, *tensors: Tensor) -> list[Tensor]:
+        """The sum of each tensor over the processes, all in one message; valid until the next."""
 
 
 @dataclass(eq=False)

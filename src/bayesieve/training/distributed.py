@@ -101,8 +101,8 @@ class Ranks:
         """This rank's part of the places of a batch, (n,) or (k, n)."""
         return index[..., self.rank :: self.size]
 
-    def sum_(self, *tensors: Tensor) -> None:
-        """Replace each tensor by its sum over the ranks, all in one message.
+    def sum(self, *tensors: Tensor) -> list[Tensor]:
+        """The sum of each tensor over the ranks, all in one message; valid until the next.
 
         Signals that reached a rank travel with them.
         """
@@ -116,8 +116,7 @@ class Ranks:
         with self._loss_named():
             dist.all_reduce(self._buffer)
         *sums, self._flags = self._buffer.split([len(part) for part in flat])
-        for tensor, total in zip(tensors, sums, strict=True):
-            tensor.copy_(total.view_as(tensor))
+        return [total.view_as(tensor) for tensor, total in zip(tensors, sums, strict=True)]
 
     @property
     def message_numbers(self) -> int:

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayesieve.engines.tdamp.channels import Message
-from bayesieve.engines.tdamp.federated import average_clients, combine_clients
 from bayesieve.engines.tdamp.groups import (
     LEAST_PRECISION,
     budget_shift,
@@ -22,6 +21,7 @@ from bayesieve.engines.tdamp.groups import (
     slab_update,
     sparsity_update,
 )
+from bayesieve.training.federated import average_clients, combine_clients
 from problems import normal
 
 F64 = torch.float64

@@ -193,7 +193,7 @@ class TDAMP:
             for total, more in zip(sums, self._sweep(problem, state, part, mean, var), strict=True):
                 total += more
         if (sharing := problem.execution.sharing) is not None:  # messages add, eq. T24
-            sharing.sum_(*sums)
+            sums = sharing.sum(*sums)
         score, gained, log_lik, residual, *grams = sums
         message = Message(score, gained.clamp(min=0))
         state.residual += residual
