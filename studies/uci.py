@@ -181,6 +181,7 @@ def run_estimator(name: str, n_members: int, splits: Sequence[int]) -> list[dict
     for model, split in zip(models, splits, strict=True):
         found = estimator_scores(model, x[masks[split]], y[masks[split]])
         choice = {"kl": model.kl_, "bins": model.settings_.bins,
+                  "epochs": model.settings_.epochs,
                   "noise_factor": round(model.noise_factor_, 3),
                   "degrees_of_freedom": model.degrees_of_freedom_}  # fmt: skip
         each.append({"log_lik": -found.pop("nll"), **found, "choice": choice})

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils import _safe_indexing, indexable
@@ -21,7 +22,7 @@ from bayesieve.estimators.population import (
     fold_members,
     train_groups,
 )
-from bayesieve.nets import PiecewiseLinear
+from bayesieve.nets.embedding import PiecewiseLinear, has_more_than_two
 
 if TYPE_CHECKING:
     from bayesieve.estimators.base import SieveEstimator
@@ -52,7 +53,9 @@ def fit_tables(
     plain, forms = Form(tables, first._module(tables[0], settings[0])), list[Form]()
     embeddings: list[PiecewiseLinear] = []
     if bins := settings[0].bins:
-        embeddings = [PiecewiseLinear.of(table.x[table.counts() > 0], bins) for table in tables]
+        rows = [table.x[table.counts() > 0] for table in tables]
+        binned = torch.stack([has_more_than_two(x) for x in rows]).any(0)  # one width for all
+        embeddings = [PiecewiseLinear.of(x, bins, binned) for x in rows]
         embedded = [
             replace(table, x=embedding(table.x))
             for table, embedding in zip(tables, embeddings, strict=True)

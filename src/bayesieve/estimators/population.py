@@ -59,7 +59,7 @@ _CHECKS = 40  # how often a run scores the rows its folds hold out
 _SCORE_DRAWS = 16  # posterior draws by which candidates are compared
 _CHOICE_TIME, _FINAL_TIME = 0.5, 0.85  # of a time limit: to compare, and of what is left to train
 _CHOICE_ROWS = 200  # held-out rows that choose
-_CHOICE_LENGTH, _CHOICE_STEPS = 0.25, 300  # part of a whole run that they choose after, at least
+_CHOICE_LENGTH, _CHOICE_STEPS = 0.25, 200  # part of a whole run that they choose after, at least
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ full of steps. Column j is cut at edges e_0 < e_1 < ... < e_T into T bins, and b
 
 how far x_j has come through the bin. A linear layer on the bins is a piecewise linear function of
 the column, and one unit can bend anywhere. The column itself stays beside its bins, so that a
-network goes on linearly beyond the last edge. Nothing here is learned by gradients.
+network goes on linearly beyond the last edge. A column of two values has no bins: they would say
+what the column says. Nothing here is learned by gradients.
 
 Reference: [Gorishniy], section 3.2.
 Symbols: n rows, p columns, T bins, K = T + 1 functions of each column.
@@ -27,6 +28,7 @@ class PiecewiseLinear(nn.Module):
     Args:
         edges: (p, T + 1), ascending in each row. A bin whose edges are equal is empty: it is 0
             everywhere.
+        binned: (p,) bool, the columns that have bins; others are one input alone. None is all.
 
     Example:
         >>> layer = PiecewiseLinear(torch.tensor([[0.0, 1.0, 3.0]]))
@@ -38,19 +40,25 @@ class PiecewiseLinear(nn.Module):
 
     edges: Tensor
 
-    def __init__(self, edges: Tensor) -> None:
+    def __init__(self, edges: Tensor, binned: Tensor | None = None) -> None:
         super().__init__()
         if edges.dim() != 2 or edges.shape[1] < 2 or bool((edges.diff(dim=1) < 0).any()):
             raise ValueError(
                 "PiecewiseLinear: edges must be (columns, bins + 1) and ascending in each row."
             )
         self.register_buffer("edges", edges)
+        self._kept = torch.ones(edges.shape, dtype=torch.bool)
+        if binned is not None:
+            self._kept[:, 1:] = binned[:, None].cpu()
+        whole = bool(self._kept.all())
+        self._index = None if whole else self._kept.flatten().nonzero()[:, 0].tolist()
 
     @classmethod
-    def of(cls, x: Tensor, n_bins: int) -> "PiecewiseLinear":
+    def of(cls, x: Tensor, n_bins: int, binned: Tensor | None = None) -> "PiecewiseLinear":
         """Bins with about equally many of the rows of x, (n, p), in units near 1.
 
-        A column of at most T + 1 values has its edges at them.
+        A column of at most T + 1 values has its edges at them. The columns that have bins are
+        `has_more_than_two` of these rows unless told otherwise.
 
         Example:
             >>> PiecewiseLinear.of(torch.tensor([[0.0], [1.0], [1.0], [5.0]]), 3).edges
@@ -69,13 +77,14 @@ class PiecewiseLinear(nn.Module):
                 if value - kept[-1] >= _LEAST_WIDTH:
                     kept.append(value)
             rows.append(kept + kept[-1:] * (n_bins + 1 - len(kept)))
-        return cls(torch.tensor(rows, dtype=torch.float64).to(x.dtype))
+        edges = torch.tensor(rows, dtype=torch.float64).to(x.dtype)
+        return cls(edges, has_more_than_two(x) if binned is None else binned)
 
     @property
     def present(self) -> Tensor:
         """Which functions of which columns are not 0 everywhere, (p, T + 1)."""
         filled = self.edges.diff(dim=1) > 0
-        return torch.cat([torch.ones_like(filled[:, :1]), filled], 1)
+        return torch.cat([torch.ones_like(filled[:, :1]), filled & self._kept[:, 1:]], 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """The columns and their bins."""
@@ -83,7 +92,22 @@ class PiecewiseLinear(nn.Module):
         width = self.edges.diff(dim=1)
         filled = width > 0
         share = ((column - low) / torch.where(filled, width, 1.0)).clamp(0, 1) - 0.5
-        return torch.cat([column, share * filled], -1).flatten(1)
+        functions = torch.cat([column, share * filled], -1).flatten(1)
+        return functions if self._index is None else functions[:, self._index]
+
+    def by_column(self, values: Tensor) -> Tensor:
+        """Values of the inputs that this layer makes, (..., q), as (..., p, T + 1); 0 elsewhere.
+
+        Example:
+            >>> edges = torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+            >>> layer = PiecewiseLinear(edges, torch.tensor([False, True]))
+            >>> layer.by_column(torch.tensor([1.0, 2.0, 3.0]))
+            tensor([[1., 0.],
+                    [2., 3.]])
+        """
+        functions = values.new_zeros(*values.shape[:-1], *self._kept.shape)
+        functions[..., self._kept] = values
+        return functions
 
     def as_layers(self, following: nn.Linear) -> list[nn.Module]:
         """Linear layers and ReLUs that compute the same as this layer and the one that follows.
@@ -103,7 +127,7 @@ class PiecewiseLinear(nn.Module):
         width = edges.diff(dim=1)
         filled = width > 0
         slope = torch.where(filled, 1 / torch.where(filled, width, 1.0), 0.0)  # (p, T)
-        weight = following.weight.detach().double().reshape(-1, p, n_bins + 1)
+        weight = self.by_column(following.weight.detach().double())
         of_column, of_bin = weight[:, :, 0], weight[:, :, 1:] * filled
         bias = following.bias.detach().double() + 0.5 * of_bin.flatten(1).sum(1)
         eye = torch.eye(p, dtype=torch.float64)
@@ -115,6 +139,17 @@ class PiecewiseLinear(nn.Module):
         turn = _linear(sign.diag(), (sign < 0).double(), following)
         out = _linear(torch.cat([of_column, -of_column, -of_bin.flatten(1)], 1), bias, following)
         return [into, nn.ReLU(), turn, nn.ReLU(), out]
+
+
+def has_more_than_two(x: Tensor) -> Tensor:
+    """Which columns of x, (n, p), have more than two values, (p,) bool.
+
+    Example:
+        >>> has_more_than_two(torch.tensor([[0.0, 5.0, 1.0], [1.0, 5.0, 2.0], [0.0, 5.0, 3.0]]))
+        tensor([False, False,  True])
+    """
+    low, high = x.min(0).values, x.max(0).values
+    return ((x != low) & (x != high)).any(0)
 
 
 def _linear(weight: Tensor, bias: Tensor, like: nn.Linear) -> nn.Linear:

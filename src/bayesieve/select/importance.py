@@ -269,7 +269,9 @@ def by_input(posterior: Posterior, values: Tensor) -> tuple[Tensor, Tensor]:
     if not bases:
         columns = values[..., None]
         return columns, torch.ones(columns.shape[-2:], dtype=torch.bool, device=values.device)
-    present = bases[0].present.to(values.device)
+    basis, present = bases[0], bases[0].present.to(values.device)
+    if isinstance(basis, PiecewiseLinear):
+        return basis.by_column(values), present
     return values.unflatten(-1, present.shape), present
 
 

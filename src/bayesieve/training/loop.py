@@ -63,6 +63,9 @@ class Loop:
         self.renewals = range(0) if pruning is None else renewal_steps(pruning, size.n_steps)
         engine = population.engine
         self.renewing = engine if isinstance(engine, Renewing) else None
+        # Fraction of the run after which masks are final; None where they never change.
+        settled = engine.settled(size.n_epochs) if isinstance(engine, Settling) else None
+        self.prune_end = settled if pruning is None else max(pruning.end, settled or 0.0)
         self.order = Generator().manual_seed(seed + 1)
         device = population.problem.device
         log_lik_sum = torch.zeros(population.n, dtype=torch.float64, device=device)
@@ -189,18 +192,10 @@ class Loop:
             return self.ranks.stopped_by
         return signals[-1] if signals else 0
 
-    @property
-    def _prune_end(self) -> float | None:
-        """Fraction of the run after which masks are final; None where they never change."""
-        engine = self.population.engine
-        settled = engine.settled(self.size.n_epochs) if isinstance(engine, Settling) else None
-        return settled if self.pruning is None else max(self.pruning.end, settled or 0.0)
-
     def _dials(self, step: int, position: int) -> tuple[float, float]:
         progress, per_epoch = step / self.size.n_steps, self.size.per_epoch
-        prune_end = self._prune_end
-        lr = self.schedule.lr_scale(progress, prune_end or 0.0)
-        kl = self.schedule.kl_scale(step / per_epoch, progress, prune_end)
+        lr = self.schedule.lr_scale(progress, self.prune_end or 0.0)
+        kl = self.schedule.kl_scale(step / per_epoch, progress, self.prune_end)
         return lr, kl * minibatch_weight(position, per_epoch, self.schedule.minibatch)
 
     def _close_epoch(self, epoch: int, seconds: float) -> Row:
@@ -276,7 +271,7 @@ class Loop:
             self._drop_diverged("the validation score", finite)
             nll, error = self._scores(validation)
         progress = record.step / self.size.n_steps
-        if progress >= (self._prune_end or 0.0):
+        if progress >= (self.prune_end or 0.0):
             scores = validation.by_group(nll, without=record.diverged)
             better = record.note_best(scores, epoch, validation.min_delta)
             if better and validation.patience is not None:

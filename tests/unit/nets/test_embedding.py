@@ -33,21 +33,23 @@ def test_bins_hold_about_equally_many_rows_and_follow_few_values():
     inside = torch.bucketize(columns()[:, 0].contiguous(), layer.edges[0, 1:-1].contiguous())
     assert torch.bincount(inside).tolist() == pytest.approx([50] * 4, abs=2)
     assert layer.edges[1].tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
-    assert layer.present.tolist() == [
-        [True] * 5,
-        [True, True, False, False, False],
-        [True] + 4 * [False],
-    ]
+    assert layer.present.tolist() == [[True] * 5, [True] + 4 * [False], [True] + 4 * [False]]
 
 
-def test_empty_bins_are_0():
-    values = PiecewiseLinear.of(columns(), 4)(columns()).reshape(200, 3, 5)
-    assert bool((values[:, 2, 1:] == 0).all())
-    assert bool((values[:, 1, 2:] == 0).all())
+def test_columns_of_two_values_pass_and_empty_bins_are_0():
+    x = columns()
+    layer = PiecewiseLinear.of(x, 4)
+    assert layer(x).shape == (200, 5 + 1 + 1)
+    torch.testing.assert_close(layer(x)[:, 5:], x[:, 1:], rtol=0, atol=0)
+    whole = PiecewiseLinear(layer.edges)(x).reshape(200, 3, 5)
+    assert bool((whole[:, 2, 1:] == 0).all())
+    assert bool((whole[:, 1, 2:] == 0).all())
 
 
-def test_linear_layers_compute_the_same_however_far_out():
-    layer, linear = PiecewiseLinear.of(columns(), 6), nn.Linear(3 * 7, 5)
+@pytest.mark.parametrize("binned", [None, torch.tensor([True, True, True])])
+def test_linear_layers_compute_the_same_however_far_out(binned):
+    layer = PiecewiseLinear.of(columns(), 6, binned)
+    linear = nn.Linear(layer(columns()).shape[1], 5)
     plain = nn.Sequential(*layer.as_layers(linear))
     x = columns(50, seed=1)
     x[0] = torch.tensor([1e4, -1e4, 1e4])
