@@ -200,7 +200,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         Args:
             X: (n, p): an array, or a frame of pandas, polars or Arrow. Columns may hold numbers,
                 bools, text, categories and dates, and lack values: see `data.encoding`.
-            y: targets, (n,), or (n, m) for a regression of m outputs.
+            y: targets, (n,), or (n, m) for a regression of m outputs or m labels of 0 and 1.
             sample_weight: (n,), what each row counts: 2 counts as if the row stood there twice.
 
         Returns:

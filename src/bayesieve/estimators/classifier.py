@@ -2,20 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from bayesieve.assess.conformal import conformal_labels, label_scores
 from bayesieve.checks import check_fraction
-from bayesieve.core.likelihoods import Categorical, Likelihood
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Likelihood
 from bayesieve.estimators.base import SieveEstimator
 from bayesieve.estimators.scale import FloatArray
 
@@ -24,7 +24,8 @@ from bayesieve.estimators.scale import FloatArray
 class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     """Bayesian neural network classification with honest probabilities and sparse export.
 
-    Columns are standardised inside. None stands for an automatic choice.
+    Columns are standardised inside. None stands for an automatic choice. With targets of m columns
+    of 0 and 1 (multi-label) every column is a question of its own, answered by one network.
 
     Args:
         class_weight: what a row of each class counts, by class, or "balanced" for the inverse of
@@ -32,7 +33,8 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         engine, hidden, ...: see `SieveEstimator`.
 
     Attributes:
-        classes_: labels in the order of `predict_proba`'s columns.
+        classes_: labels in the order of `predict_proba`'s columns; numbers of the targets' columns
+            where there are several.
         sparse_models_, ...: see `SieveEstimator`.
 
     Example:
@@ -45,6 +47,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     """
 
     class_weight: Mapping[Any, float] | str | None = None
+    _y_checks: ClassVar[dict[str, Any]] = {"multi_output": True}
 
     def partial_fit(
         self,
@@ -57,7 +60,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
         Args:
             X: (n, p).
-            y: labels, (n,).
+            y: labels, (n,), or 0 and 1, (n, m).
             classes: all labels there will ever be; needed by the first call if it lacks some.
             sample_weight: (n,), what each row counts.
 
@@ -77,21 +80,26 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
             del self._all_classes
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The likeliest label of each row, (n,)."""
-        likeliest = self.predict_proba(X).argmax(1)
-        return np.asarray(self.classes_[likeliest])
+        """The likeliest label of each row, (n,); 0 and 1, (n, m), of several targets."""
+        probs = self.predict_proba(X)
+        if self._several:
+            return (probs > 0.5).astype(np.int64)
+        return np.asarray(self.classes_[probs.argmax(1)])
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Class probabilities, (n, C), averaged over the posterior."""
+        """Class probabilities, (n, C), averaged over the posterior; of 1, (n, m), for several."""
         probs: NDArray[np.float64] = self._prediction(X).probs.numpy()
-        return probs / probs.sum(1, keepdims=True)
+        return probs[..., 1] if self._several else probs / probs.sum(1, keepdims=True)
 
     def predict_log_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Logs of the class probabilities, (n, C)."""
-        return np.asarray(self._prediction(X).log_probs.numpy())
+        """Logs of the class probabilities, as `predict_proba`."""
+        logs: NDArray[np.float64] = self._prediction(X).log_probs.numpy()
+        return logs[..., 1] if self._several else logs
 
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Entropy that stays whatever is learned, and what more rows could resolve; (n,), nats.
+        """Entropy that stays whatever is learned, and what more rows could resolve, in nats.
+
+        Both are (n,), or (n, m) of several targets.
 
         The second is the doubt of 1 / `kl_` times the rows; with kl=1 it is Bayes' rule.
         """
@@ -112,16 +120,29 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         return np.asarray(inside.numpy())
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
-        """Labels drawn from the predictive distribution, (n, n_samples)."""
-        return np.asarray(self.classes_[self._samples(X, n_samples, random_state).T.numpy()])
+        """Labels drawn from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
+        drawn = self._samples(X, n_samples, random_state).movedim(0, -1).numpy()
+        return np.asarray(drawn if self._several else self.classes_[drawn])
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
-        """Mean log probability of the labels, nats per row."""
-        logs = torch.as_tensor(self.predict_log_proba(X))
-        labels = self._labels(column_or_1d(y))
-        return float(logs.gather(1, labels[:, None]).mean())
+        """Mean log probability of the labels, nats per row; several labels of a row are summed."""
+        logs = self._prediction(X).log_probs
+        labels = self._labels(np.asarray(y) if self._several else column_or_1d(y))
+        return float(logs.gather(-1, labels[..., None]).sum() / len(logs))
+
+    @property
+    def _several(self) -> bool:
+        """Whether every row has several targets of 0 and 1."""
+        return getattr(self, "_n_labels", 0) > 0  # old pickles have none
 
     def _labels(self, y: NDArray[Any]) -> Tensor:
+        """Class numbers as the network sees them, (n,), or (n, m) of several targets."""
+        if self._several:
+            if y.ndim != 2 or y.shape[1] != self._n_labels or not np.isin(y, (0, 1)).all():
+                raise ValueError(
+                    f"{self._who}: y must hold 0 and 1 in {self._n_labels} columns, as before."
+                )
+            return torch.as_tensor(y.astype(np.int64))
         places = np.searchsorted(self.classes_, y).clip(max=len(self.classes_) - 1)
         unknown = self.classes_[places] != y
         if np.any(unknown):
@@ -132,19 +153,39 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         return torch.as_tensor(places)
 
     def _likelihood(self, *, learned_noise: bool) -> Likelihood:
-        return Categorical()
+        return Bernoulli() if self._several else Categorical()
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
         X, y = super()._validated(X, y, reset=reset)
         check_classification_targets(y)
-        return X, column_or_1d(y, warn=True)
+        kind = type_of_target(y)
+        if kind == "multiclass-multioutput":
+            raise ValueError(
+                f"{self._who}: several columns of targets must hold 0 and 1 alone. Fit a model for "
+                "each column, or give 0/1 columns."
+            )
+        return X, y if kind == "multilabel-indicator" else column_or_1d(y, warn=True)
 
     def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
         if reset:
             known = getattr(self, "_all_classes", None)
+            self._n_labels = y.shape[1] if y.ndim == 2 else 0
+            if self._several:
+                self._refuse_for_several(known)
+                known = np.arange(self._n_labels)
             self.classes_ = np.unique(y) if known is None else known
             self.y_scale_ = None
         return self._labels(y)
+
+    def _refuse_for_several(self, classes: NDArray[Any] | None) -> None:
+        """Raise for what has a meaning for one label a row only."""
+        asked = {"class_weight": self.class_weight, "conformal": self.conformal or None,
+                 "classes": classes}  # fmt: skip
+        for name, value in asked.items():
+            if value is not None:
+                raise ValueError(
+                    f"{self._who}: {name} is for one label a row; leave it out for several."
+                )
 
     def _row_weights(self, y: Tensor, sample_weight: FloatArray | None) -> FloatArray | None:
         if self.class_weight is None:
@@ -170,3 +211,8 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         probs = torch.as_tensor(self.predict_proba(X))[known]
         scores[known] = label_scores(probs, self._labels(y[known]))
         return scores
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags

@@ -136,7 +136,10 @@ def needed_draws(
             return len(posterior.draws)
         some = index[:_ROWS_AT_ONCE]
         prediction = _drawn(posterior.to("cpu", torch.float64), table.x[some], FEWEST_DRAWS)
-        counts.append(FEWEST_DRAWS * relative_error(prediction, table.y[some]) ** 2)
+        targets = table.y[some]
+        if isinstance(prediction, ClassPrediction):
+            prediction, targets = prediction.scored(targets)
+        counts.append(FEWEST_DRAWS * relative_error(prediction, targets) ** 2)
     doublings = math.ceil(math.log2(max(statistics.median(counts) / FEWEST_DRAWS, 1.0)))
     return int(min(FEWEST_DRAWS * 2**doublings, MOST_DRAWS))
 
@@ -154,7 +157,7 @@ def _drawn(posterior: Posterior, x: Tensor, n_samples: int, seed: int = 0) -> Pr
 def log_density(
     models: Sequence[Posterior | SparseModel], x: Tensor, targets: Tensor, n_samples: int
 ) -> Tensor:
-    """Log of the mixture's density of standardised targets, (n, m), or of labels, (n,); (n,)."""
+    """Log of the mixture's density of standardised targets, (n, m), or of labels; (n,)."""
     densities = []
     for i, model in enumerate(models):
         posterior = posterior_of(model).to("cpu", torch.float64)
@@ -163,6 +166,8 @@ def log_density(
         drawn = [_drawn(posterior, part, n, i).log_densities(target) for part, target in parts]
         densities.append(torch.cat(drawn, 1))
     together = torch.cat(densities)
+    if together.dim() > 2:  # several labels of a row
+        together = together.flatten(2).sum(2)
     return torch.logsumexp(together, 0) - math.log(len(together))
 
 

@@ -68,7 +68,7 @@ class Table:
 
     Args:
         x: (n, p), standardised.
-        y: class numbers (n,), int64, or standardised targets (n,) or (n, m).
+        y: class numbers (n,), int64, or 0 and 1 (n, m), or standardised targets (n,) or (n, m).
         weight: (n,), what each row counts; None counts all once.
         held_out: rows that each inner fold leaves out; empty without folds.
     """
@@ -97,7 +97,7 @@ class Table:
             [4, 3, 3]
         """
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        if not self.y.is_floating_point():
+        if not self.y.is_floating_point() and self.y.dim() == 1:
             order = order[self.y[order].sort(stable=True).indices]
         folds = [order[i::parts].sort().values for i in range(n_folds)]
         counts, total = self.counts(), float(self.counts().sum())

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods import Bernoulli, Likelihood
 from bayesieve.core.posterior import SparseModel
 from bayesieve.data.preprocessing import cut_moments
 from bayesieve.estimators.population import (
@@ -127,11 +127,14 @@ def _diagonal(factor: Tensor, shift: Tensor) -> nn.Linear:
 
 
 def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | None:
-    """The noise in the units of the target; None for classes, and where one number cannot say it.
+    """The noise in the units of the target; None for a class, and where one number cannot say it.
 
     Targets of different spread share a noise level only once standardised, and the log standard
     deviations of a heteroscedastic network are not among the outputs of `raw_module`.
     """
-    if y_scale is None or (y_scale.std != y_scale.std[0]).any():
+    if y_scale is None:
+        likelihood = sparse.network.likelihood
+        return likelihood if isinstance(likelihood, Bernoulli) else None
+    if (y_scale.std != y_scale.std[0]).any():
         return None
     return sparse.network.likelihood_at(sparse.posterior.mean).scaled(float(y_scale.std[0]))

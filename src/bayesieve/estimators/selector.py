@@ -105,6 +105,10 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         additive = self._check() == "additive"
         model = self._model(y)
         table = model._prepare(X, y, sample_weight)
+        if table.y.dim() > 1 and not table.y.is_floating_point():
+            raise ValueError(
+                "SieveSelector: y must hold one label a row; fit a selector for each of several."
+            )
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)  # what an earlier fit has set, and this one may not
         self.n_features_in_ = model.n_features_in_

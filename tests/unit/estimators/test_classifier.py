@@ -8,6 +8,8 @@ import torch
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import recall_score
 
+from bayesieve.core.likelihoods import Bernoulli
+from bayesieve.deliver.bundle import read_bundle
 from bayesieve.estimators import SieveClassifier
 
 QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
@@ -115,3 +117,43 @@ def test_every_engine_has_a_name(engine):
 def test_a_bundle_names_its_classes(tmp_path, fitted):
     folder = fitted.export(tmp_path / "bundle")
     assert json.loads((folder / "config.json").read_text())["classes"] == ["maybe", "no", "yes"]
+
+
+def several(n=300):
+    source = np.random.default_rng(0)
+    X, noise = source.normal(size=(n, 3)), source.logistic(size=(n, 2))
+    return X, (X[:, :2] * [2.0, 3.0] + noise > 0).astype(int)
+
+
+def test_several_labels_of_a_row_are_answered_by_one_network(tmp_path):
+    X, y = several()
+    model = SieveClassifier(hidden=(8,), bins=0, epochs=40, kl=0.1, n_samples=8, random_state=0)
+    model.fit(X[:200], y[:200])
+    probs = model.predict_proba(X[200:])
+    truth = 1 / (1 + np.exp(-X[200:, :2] * [2.0, 3.0]))
+    assert np.abs(probs - truth).mean() < 0.1
+    np.testing.assert_array_equal(model.predict(X[200:]), probs > 0.5)
+    right = np.where(y[200:] == 1, probs, 1 - probs)
+    np.testing.assert_allclose(model.log_likelihood(X[200:], y[200:]), np.log(right).sum(1).mean())
+    assert model.sample_y(X[:4], 5).shape == (4, 2, 5)
+    assert [part.shape for part in model.predict_uncertainty(X[:4])] == [(4, 2)] * 2
+    assert model.feature_importances_.argmin() == 2
+    bundle = read_bundle(model.export(tmp_path / "bundle"))
+    assert bundle.likelihood == Bernoulli()
+    assert model.partial_fit(X[200:], y[200:]).n_seen_ == 300
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"class_weight": "balanced"}, "class_weight is for one label"),
+     ({"conformal": True}, "conformal is for one label")],
+)  # fmt: skip
+def test_what_needs_one_label_a_row_says_so(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SieveClassifier(**settings).fit(*several(60))
+
+
+def test_columns_of_several_classes_are_refused():
+    X, y = several(60)
+    with pytest.raises(ValueError, match="must hold 0 and 1 alone"):
+        SieveClassifier().fit(X, y + np.arange(60)[:, None] % 2)

@@ -9,7 +9,7 @@ from sklearn.inspection import permutation_importance
 
 from bayesieve import SBNN
 from bayesieve.assess.predict import predict
-from bayesieve.estimators import SieveClassifier, SieveRegressor
+from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
 
 QUICK = {"hidden": (8,), "epochs": 6, "n_samples": 8, "random_state": 0}
 
@@ -151,9 +151,23 @@ def test_validation_decides_about_the_base():
     X, y = steps(200)
     model = SieveRegressor(**QUICK, folds=2, kl=0.3, bins=0, base="auto").fit(X, y)
     assert model.base_ == "boosting"
-    assert model.base_scores_["boosting"] > model.base_scores_["none"]
+    scores = model.auto_scores_
+    assert scores["boosting", "gaussian"] > scores["none", "gaussian"]
     line = SieveRegressor(hidden=(), epochs=60, lr=0.05, folds=2, base="auto", random_state=0)
     assert line.fit(X, X @ [1.0, -2.0, 0.5]).base_ is None
+
+
+def test_validation_decides_about_the_noise():
+    source = np.random.default_rng(0)
+    X = source.uniform(-1, 1, size=(200, 1))
+    wide = 0.02 + (X[:, 0] > 0)
+    settings = {"hidden": (8,), "bins": 0, "epochs": 40, "folds": 2, "kl": 0.1, "random_state": 0}
+    model = SieveRegressor(likelihood="auto", **settings).fit(X, wide * source.normal(size=200))
+    assert model.likelihood_ == "heteroscedastic"
+    spread = model.predict([[-0.5], [0.5]], return_std=True)[1]
+    assert spread[1] > 3 * spread[0]
+    with pytest.raises(ValueError, match="only `fit` decides 'auto'"):
+        fit_many(SieveRegressor(likelihood="auto"), X, X[:, 0], [np.arange(50)])
 
 
 @pytest.mark.parametrize(
