@@ -44,7 +44,16 @@ _SAME: dict[Any, Any] = {  # takes the same arguments
     aten.relu_.default: torch.relu_, aten.roll.default: torch.roll,
     aten.adaptive_avg_pool1d.default: F.adaptive_avg_pool1d, aten.where.self: torch.where,
     aten.where.ScalarOther: torch.where, aten.where.ScalarSelf: torch.where,
+    aten.addmm.default: torch.addmm, aten.gather.default: torch.gather,
+    aten.cumsum.default: torch.cumsum,
+    aten.cos.default: torch.cos, aten.sin.default: torch.sin, aten.exp.default: torch.exp,
+    aten.__and__.Tensor: torch.bitwise_and, aten.__or__.Tensor: torch.bitwise_or,
+    aten.bitwise_not.default: torch.bitwise_not, aten.logical_not.default: torch.logical_not,
+    aten.rsub.Scalar: torch.rsub, aten.sum.dim_IntList: torch.sum, aten.clamp.default: torch.clamp,
 }  # fmt: skip
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    for _kind in ("Tensor", "Scalar"):
+        _SAME[getattr(getattr(aten, _name), _kind)] = getattr(torch, _name)
 Call = tuple[str, Any, tuple[Any, ...]]
 
 
@@ -53,6 +62,7 @@ def _slice(
 ) -> Call:
     if start in (None, 0) and end == 2**63 - 1 and step == 1:
         return "call_method", "contiguous", (x,)
+    end = None if end == 2**63 - 1 else end
     part = slice(start, end) if step == 1 else slice(start, end, step)
     return "call_function", operator.getitem, (x, (*[slice(None)] * dim, part))
 
@@ -74,6 +84,14 @@ def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any)
     return "call_function", F.batch_norm, (x, mean, var, weight, bias, *rest[:3])
 
 
+_MADE: dict[Any, Any] = {  # tensors of sizes; where they are made is not part of the graph
+    aten.arange.default: torch.arange, aten.arange.start: torch.arange,
+    aten.arange.start_step: torch.arange, aten.zeros.default: torch.zeros,
+    aten.ones.default: torch.ones, aten.full.default: torch.full,
+}  # fmt: skip
+_NEW = {aten.new_ones.default: "new_ones", aten.new_zeros.default: "new_zeros",
+        aten.new_full.default: "new_full"}  # fmt: skip
+_PLACE = {"device", "pin_memory", "layout"}
 _OTHER: dict[Any, Callable[..., Call]] = {
     aten.expand.default: lambda x, sizes: ("call_method", "expand", (x, *sizes)),
     aten.contiguous.default: lambda x: ("call_method", "contiguous", (x,)),
@@ -85,6 +103,8 @@ _OTHER: dict[Any, Callable[..., Call]] = {
     aten.slice.Tensor: _slice,
     aten.select.int: _select,
     aten.index.Tensor: _index,
+    aten.masked_fill.Scalar: lambda *args: ("call_method", "masked_fill", args),
+    aten.masked_fill.Tensor: lambda *args: ("call_method", "masked_fill", args),
     aten.embedding.default: _embedding,
     aten.batch_norm.default: _batch_norm,
 }
@@ -187,6 +207,12 @@ def _translated(graph: fx.Graph, names: list[str]) -> fx.Graph:
             copies[node] = new.call_function(_SAME[node.target], args, kwargs)
         elif node.target in _OTHER and not set(kwargs) - {"memory_format"}:
             copies[node] = new.create_node(*_OTHER[node.target](*args))
+        elif node.target in _MADE or node.target in _NEW:
+            rest = {key: value for key, value in kwargs.items() if key not in _PLACE}
+            if node.target in _MADE:
+                copies[node] = new.call_function(_MADE[node.target], args, rest)
+            else:
+                copies[node] = new.call_method(_NEW[node.target], args, rest)
         elif str(node.target).startswith("aten.to."):
             dtype = kwargs.get("dtype") or next(a for a in args if isinstance(a, torch.dtype))
             copies[node] = new.call_method("to", (args[0], dtype))

@@ -139,6 +139,9 @@ def _removed(metrics: Mapping[str, Any]) -> str:
 def _use(config: Mapping[str, Any], title: str) -> str:
     shape = ", ".join(str(size) for size in config["input"]["shape"])
     zeros = f"torch.zeros(1, {shape}, dtype=torch.{config['input']['dtype']})"
+    if config.get("inputs"):
+        sizes = ((row["name"], [1, *row["shape"]], row["dtype"]) for row in config["inputs"])
+        zeros = ", ".join(f"{n}=torch.zeros({size}, dtype=torch.{kind})" for n, size, kind in sizes)
     return f"""## Use
 
 With bayesieve:

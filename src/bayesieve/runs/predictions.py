@@ -94,7 +94,13 @@ def _read_model(path: Path) -> Bundle | OnnxModel:
             raise UsageError(f"{path} is neither a bundle folder nor an .onnx file.")
         return read_onnx(path)
     if is_bundle_folder(path):
-        return read_bundle(path)
+        bundle = read_bundle(path)
+        if bundle.input_names:
+            raise UsageError(
+                f"{path} takes several inputs ({', '.join(bundle.input_names)}), which no table "
+                "holds. Call bayesieve.load(path) in Python."
+            )
+        return bundle
     raise UsageError(
         f"{path} is a run folder. Run `bayesieve compact {path} --out BUNDLE`, or "
         f"`bayesieve export {path} --to bundle --masked-ok --out BUNDLE`, and predict with that."

@@ -1,5 +1,6 @@
 """Bundles: what is saved comes back bit for bit, small, and without a line of code being run."""
 
+import importlib.util
 import json
 import math
 import os
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import (
     Bernoulli,
     Categorical,
@@ -21,6 +23,7 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
+from bayesieve.core.problem import Problem
 from bayesieve.deliver.bundle import (
     check_input,
     example_input,
@@ -30,11 +33,15 @@ from bayesieve.deliver.bundle import (
     save,
     save_bundle,
 )
+from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, output_shape, trace
 from bayesieve.deliver.bundle.packing import pack, unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
+from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.nets import lenet_300_100
+from bayesieve.nets import gpt, lenet_300_100
 from bayesieve.sieve.compact import compact
+from bayesieve.training.fit import fit
+from problems import normal
 from zoo import BY_NAME, REPEATED, ZOO
 
 PLAIN = ["linear", "mlp", "binary", "conv1d", "conv2d", "batch_norm", "batch_norm_2d",
@@ -455,3 +462,85 @@ def test_the_architecture_file_runs_where_bayesieve_is_not_installed(tmp_path):
         check=False,
     )  # fmt: skip
     assert done.stdout.strip() == "same", done.stderr
+
+
+# --- several inputs, and what networks call besides layers
+
+
+class Pair(nn.Module):
+    """Words, a mask and an age, in an order of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.age, self.head = nn.Embedding(9, 4), nn.Linear(1, 4), nn.Linear(4, 3)
+
+    def forward(self, ids, mask, age):
+        words = self.embed(ids) * mask[..., None]
+        return self.head(torch.tanh(words.sum(1) + self.age(age)))
+
+
+def pair():
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(9, (12, 5), generator=source)
+    mask = torch.rand(12, 5, generator=source) < 0.7
+    return {"age": torch.rand(12, 1, generator=source), "ids": ids, "mask": mask}
+
+
+def test_several_inputs_come_back_by_name_with_the_posterior(tmp_path):
+    x, y = pair(), torch.arange(12) % 3
+    problem = Problem(Pair(), Categorical(), (x, y))
+    sparse = fit(problem, SBNN(), epochs=2, batch_size=6).sparse()
+    module = sparse.to_module()
+    path = save_bundle(module, tmp_path / "b", example=x, sparse=sparse, posterior=sparse.posterior)
+    bundle = read_bundle(path)
+    assert set(bundle.input_names) == {"ids", "mask", "age"}
+    assert torch.equal(bundle.module(**x), module(**x))
+    again, known = predict(bundle.posterior, x, n_samples=4), predict(sparse, x, n_samples=4)
+    torch.testing.assert_close(again.probs, known.probs)
+    small = compact(sparse, x)
+    copied = load(save_bundle(small, tmp_path / "c", example=x))
+    assert torch.equal(copied(**x), small(**x))
+    written = importlib.util.spec_from_file_location("written", path / "architecture.py")
+    source = importlib.util.module_from_spec(written)
+    written.loader.exec_module(source)
+    assert torch.equal(source.load_model()(**x), module(**x))
+    with pytest.raises(ValueError, match="the module takes age, ids, mask; give example="):
+        save_bundle(small, tmp_path / "d")
+
+
+@torch.fx.wrap
+def stochastic_depth(x, chance, mode, training=True):
+    """As in torchvision: of no effect after training."""
+    return x * (torch.rand(1) > chance) if training else x
+
+
+class Calls(nn.Module):
+    """A layer under a name with a dash, and tensors made in forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_module("to-three", nn.Linear(3, 3))
+        self.places = nn.Embedding(5, 3)
+
+    def forward(self, x):
+        places = self.places(torch.arange(x.shape[1], device=x.device))
+        y = getattr(self, "to-three")(x + places)
+        return x + stochastic_depth(y, 0.2, "row", self.training) + torch.zeros(x.shape[0], 1, 3)
+
+
+@pytest.mark.parametrize("build", [Calls, lambda: gpt(3, 4, n_blocks=1, width=4, n_heads=2)])
+def test_tensors_that_forward_makes_and_names_with_a_dash(tmp_path, build):
+    module = build().eval()
+    x = torch.tensor([[0, 2, 1, 1]])
+    x = normal(2, 4, 3, seed=1).float() if isinstance(module, Calls) else x
+    again = load(save_bundle(module, tmp_path / "b", example=x))
+    assert torch.equal(again(x), module(x))
+    assert any("to-three" in name for name, _ in again.named_modules()) == isinstance(module, Calls)
+
+
+def test_a_file_cannot_ask_for_a_large_tensor():
+    graph = graph_to_json(trace(Calls().eval(), normal(2, 4, 3, seed=1).float()))
+    row = next(row for row in graph["nodes"] if row[2] == "torch.zeros")
+    row[3][0] = [1 << 20, 1 << 20]
+    with pytest.raises(ValueError, match="would be unreasonably large"):
+        output_shape(graph_from_json(graph), (4, 3), torch.float32)

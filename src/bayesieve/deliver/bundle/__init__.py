@@ -29,6 +29,7 @@ from bayesieve import __version__
 from bayesieve.assess.familiarity import FILE as FAMILIARITY
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core import storage
+from bayesieve.core.inputs import Input, Inputs, as_inputs, tensors_of
 from bayesieve.core.likelihoods import Likelihood, from_dict
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, as_point
 from bayesieve.core.storage import dtype_name, file_bytes, header_sum_of, read_tensors
@@ -57,14 +58,15 @@ FILES = (
 )  # fmt: skip
 _HEADERS, _CHECKSUM, _NO_SUM = "headers", "checksum", "0" * 64  # of config.json
 _ENTRIES = {
-    "format", "format_version", "bayesieve_version", "input", "classes", "feature_names",
+    "format", "format_version", "bayesieve_version", "input", "inputs", "classes", "feature_names",
     "likelihood", "preprocessing", "thresholds", "provenance", "about", "packed", "tied", "order",
     "graph", "masks", "posterior", "familiarity", "sha256", "check", _HEADERS, _CHECKSUM,
 }  # fmt: skip
 _ATTEMPTS = 10  # to read a bundle that others replace meanwhile
 _MEAN_WORKS = "The mean weights are in another file: predictions without draws still work."
 _CHECKED = 16  # numbers
-_INPUT_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64")
+_INPUT_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "bool")
+Sizes = tuple[tuple[tuple[int, ...], torch.dtype], ...]  # shape of one example and dtype
 _ABOUT = (
     "packed tensors are stored as <name>#values and <name>#gaps (zeros before each entry, one "
     "byte; 255 is 255 zeros and no entry) or <name>#bits (one bit per element, lowest first)"
@@ -94,6 +96,11 @@ class Bundle:
     def dtype(self) -> torch.dtype:
         """Of inputs."""
         return getattr(torch, self.config["input"]["dtype"])
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the inputs of a network that has several; none of one that has not."""
+        return tuple(row["name"] for row in self.config.get("inputs") or ())
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -193,15 +200,14 @@ def _read(folder: Path) -> Bundle:
         tensors, _ = read_tensors(model_path)
     try:
         module = graph_from_json(config["graph"])
-        shape = tuple(config["input"]["shape"])
-        dtype = getattr(torch, config["input"]["dtype"])
-        outputs = output_shape(module, shape, dtype)
+        (shape, dtype), *others = _sizes(config, module)
+        outputs = output_shape(module, shape, dtype, others)
         _check_classes(config.get("classes"), outputs, config.get("likelihood"))
     except ValueError as error:
         raise damaged(path, str(error).removeprefix("load: ").rstrip(".")) from error
     try:
         _fill(module, config, tensors)
-        check_outputs(module, shape, dtype)
+        check_outputs(module, shape, dtype, others)
     except (ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
         raise damaged(model_path, reason) from error
@@ -239,11 +245,15 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     for name in ("input", "packed", "tied", "order", "graph"):
         if not isinstance(config.get(name), dict):
             raise damaged(path, f"it has no {name}")
-    shape = config["input"].get("shape")
-    fits = isinstance(shape, list) and 0 < len(shape) <= 8
-    fits = fits and all(type(size) is int and 0 < size < 1 << 31 for size in shape)
-    if not fits or config["input"].get("dtype") not in _INPUT_DTYPES:
-        raise damaged(path, "it has no valid input shape and dtype")
+    rows = config.get("inputs")
+    if not isinstance(rows, list | None) or rows == []:
+        raise damaged(path, "its inputs must be a list")
+    for row in (config["input"], *(rows or ())):
+        shape = row.get("shape") if isinstance(row, dict) else None
+        fits = isinstance(shape, list) and len(shape) <= 8 and (bool(shape) or rows is not None)
+        fits = fits and all(type(size) is int and 0 < size < 1 << 31 for size in shape or ())
+        if not fits or row.get("dtype") not in _INPUT_DTYPES:
+            raise damaged(path, "it has no valid input shape and dtype")
     if not all(isinstance(first, str) for first in config["tied"].values()):
         raise damaged(path, "its tied tensors must be names")
     for name in ("classes", "feature_names"):
@@ -255,6 +265,15 @@ def _check_config(path: Path, config: Mapping[str, Any]) -> None:
     for name in ("preprocessing", "likelihood", "masks", "posterior", "familiarity"):
         if not isinstance(config.get(name), dict | None):
             raise damaged(path, f"its {name} must be an object")
+
+
+def _sizes(config: Mapping[str, Any], module: fx.GraphModule) -> Sizes:
+    """Shape and dtype of every input, in the order of the graph's arguments."""
+    names = [str(node.target) for node in module.graph.nodes if node.op == "placeholder"]
+    rows = config.get("inputs") or [{"name": names[0], **config["input"]}]
+    if [row.get("name") for row in rows] != names:
+        raise ValueError(f"its graph takes {', '.join(names)[:200]}")
+    return tuple((tuple(row["shape"]), getattr(torch, row["dtype"])) for row in rows)
 
 
 def _fill(module: fx.GraphModule, config: Mapping[str, Any], stored_as: dict[str, Tensor]) -> None:
@@ -381,13 +400,17 @@ def example_input(shape: Sequence[int], dtype: torch.dtype, n: int = 4) -> Tenso
 
 
 def check_outputs(
-    module: fx.GraphModule, shape: Sequence[int], dtype: torch.dtype
+    module: fx.GraphModule,
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    others: Sequence[tuple[Sequence[int], torch.dtype]] = (),
 ) -> list[float] | None:
     """The first outputs on `example_input`, which `verify` compares; None if not all finite."""
     quiet = fx.Interpreter(module)  # calling the module itself would print a failure
     quiet.extra_traceback = False
     with torch.no_grad():
-        outputs = quiet.run(example_input(shape, dtype)).double().reshape(-1)[:_CHECKED]
+        inputs = [example_input(*one) for one in ((shape, dtype), *others)]
+        outputs = quiet.run(*inputs).double().reshape(-1)[:_CHECKED]
     return outputs.tolist() if bool(outputs.isfinite().all()) else None
 
 
@@ -424,7 +447,7 @@ def save_bundle(
     module: nn.Module,
     folder: Path | str,
     *,
-    example: Tensor | None = None,
+    example: Any = None,
     posterior: Posterior | None = None,
     sparse: SparseModel | None = None,
     likelihood: Likelihood | None = None,
@@ -440,10 +463,11 @@ def save_bundle(
     """Write a module to a bundle folder, all or nothing, and check that it reads back the same.
 
     Args:
-        module: what `compact` returned, or any module that torch.fx can trace.
+        module: what `compact` returned, or any module that torch.fx or, with an example,
+            torch.export can trace.
         folder: to write; its parent must exist.
-        example: some inputs, (n, ...); needed where the shape of an input is not plain from the
-            preprocessing, the features or a first linear layer.
+        example: some inputs, (n, ...), or a tuple or dict of them; needed where the shape of an
+            input is not plain from the preprocessing, the features or a first linear layer.
         posterior: to store as well, for predictions with uncertainty.
         sparse: the model before compaction; its masks are stored.
         likelihood: how outputs become densities; that of `sparse` or `posterior` unless given.
@@ -461,12 +485,14 @@ def save_bundle(
     """
     folder = Path(folder)
     check_free(folder, force=force)
-    traced = trace(module).cpu()
+    example = None if example is None else as_inputs("save", example)
+    traced = trace(module, example).cpu()
     weights, tied = _stored_tensors(traced)
-    shape, dtype = _input_of(traced, example, preprocessing, feature_names)
+    inputs = _inputs_of(traced, example, preprocessing, feature_names)
+    (shape, dtype), *others = inputs.values()
     graph = graph_to_json(traced)
     try:
-        outputs = output_shape(graph_from_json(graph), shape, dtype)
+        outputs = output_shape(graph_from_json(graph), shape, dtype, others)
         _check_classes(classes, outputs, None)
     except ValueError as error:
         raise ValueError(f"save: {error}.") from error
@@ -477,6 +503,7 @@ def save_bundle(
         "format_version": VERSION,
         "bayesieve_version": __version__,
         "input": {"shape": list(shape), "dtype": dtype_name(dtype)},
+        **({"inputs": _input_rows(inputs)} if others else {}),
         "classes": None if classes is None else [str(name) for name in classes],
         "feature_names": None if feature_names is None else [str(n) for n in feature_names],
         "likelihood": likelihood_to_json(likelihood, whole),
@@ -496,7 +523,7 @@ def save_bundle(
         keep = None if sparse is None else sparse.keep
         files[stored.POSTERIOR], values["posterior"] = stored.pack_posterior(posterior, keep)
     if familiarity is not None:
-        if familiarity.shape != shape:
+        if familiarity.shape != shape or others:
             raise ValueError(
                 f"save: familiarity is of inputs of shape {familiarity.shape}, the module's are "
                 f"{shape}."
@@ -507,7 +534,7 @@ def save_bundle(
     if metrics is not None:
         files["metrics.json"] = _json_rows(metrics, "metrics").encode()
     values["sha256"] = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    values["check"] = check_outputs(traced, shape, dtype)
+    values["check"] = check_outputs(traced, shape, dtype, others)
     values[_CHECKSUM] = _NO_SUM
     text = _json_rows(values, "config")
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -614,6 +641,34 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     return bool((a.reshape(-1).contiguous().view(torch.uint8) ==
                  b.reshape(-1).contiguous().view(torch.uint8)).all())  # fmt: skip
+
+
+def _input_rows(inputs: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "shape": list(shape), "dtype": dtype_name(dtype)}
+        for name, (shape, dtype) in inputs.items()
+    ]
+
+
+def _inputs_of(
+    traced: fx.GraphModule,
+    example: Input | None,
+    preprocessing: Mapping[str, Any] | None,
+    feature_names: Sequence[str] | None,
+) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """Shape and dtype of each input by its name in the graph."""
+    places = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    names = [str(node.target) for node in places if node.users or not node.args]
+    if isinstance(example, Inputs) or len(names) > 1:
+        tensors = () if example is None else tensors_of(example)
+        if len(tensors) != len(names):
+            raise ValueError(
+                f"save: the module takes {', '.join(names)}; give example=, as many inputs."
+            )
+        given = example.named if isinstance(example, Inputs) and example.names else None
+        ordered = tensors if given is None or {*given} != {*names} else [given[n] for n in names]
+        return {n: (tuple(t.shape[1:]), t.dtype) for n, t in zip(names, ordered, strict=True)}
+    return {names[0]: _input_of(traced, example, preprocessing, feature_names)}
 
 
 def _input_of(

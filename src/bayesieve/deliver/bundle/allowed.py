@@ -1,6 +1,7 @@
 """Names that a stored graph may call: layers, functions and tensor methods of torch.
 
-Nothing here creates tensors of a size the file chooses, reads files, or runs code from text.
+Nothing here reads files or runs code from text. What makes tensors of a size that the file chooses
+(`MAKING`) is bounded by `graph.output_shape` before anything is computed.
 """
 
 import inspect
@@ -40,18 +41,20 @@ _FUNCTIONAL = """
     max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d
     adaptive_max_pool3d lp_pool1d lp_pool2d
-    batch_norm instance_norm layer_norm group_norm local_response_norm normalize
+    batch_norm instance_norm layer_norm group_norm local_response_norm normalize rms_norm
     embedding pad interpolate pixel_shuffle pixel_unshuffle channel_shuffle unfold
     scaled_dot_product_attention
 """
 _TORCH = """
-    abs add addmm amax amin argmax argmin baddbmm bmm cat ceil chunk clamp clip concat cos div
-    einsum exp expm1 flatten floor index_select log log1p log_softmax logsumexp lerp matmul max
-    maximum mean min minimum movedim mul narrow neg norm outer permute pow prod reciprocal relu
-    relu_ reshape roll rsqrt select sigmoid sin softmax split sqrt square squeeze stack std sub
-    subtract sum swapaxes tanh tensor_split transpose tril triu true_divide unbind unflatten
-    unsqueeze var where avg_pool1d max_pool1d max_pool2d max_pool3d adaptive_avg_pool1d conv1d
-    conv2d conv3d layer_norm batch_norm dropout selu celu hardshrink prelu
+    abs add addmm amax amin arange argmax argmin baddbmm bitwise_and bitwise_not bitwise_or bmm cat
+    ceil chunk clamp clip concat cos cumsum div einsum eq exp expm1 flatten floor full gather ge gt
+    index_select le log log1p log_softmax logical_not logsumexp lerp lt matmul
+    max maximum mean min minimum movedim mul narrow ne neg norm ones outer permute pow prod
+    reciprocal relu relu_ reshape roll rsqrt rsub select sigmoid sin softmax split sqrt square
+    squeeze stack std sub subtract sum swapaxes tanh tensor_split transpose tril triu true_divide
+    unbind unflatten unsqueeze var where avg_pool1d max_pool1d max_pool2d max_pool3d
+    adaptive_avg_pool1d conv1d conv2d conv3d layer_norm batch_norm dropout selu celu hardshrink
+    prelu zeros
 """
 _OPERATORS = """
     add sub mul truediv floordiv mod pow neg matmul getitem eq ne lt le gt ge
@@ -64,12 +67,14 @@ _METHODS = """
     abs add add_ amax amin argmax argmin bmm ceil chunk clamp clamp_ clip contiguous cos dim div
     div_ double exp expand expand_as expm1 flatten float floor half index_select log log1p
     log_softmax logsumexp long masked_fill matmul max maximum mean min minimum movedim mul mul_
-    narrow neg norm permute pow prod reciprocal relu relu_ reshape reshape_as roll rsqrt select
-    sigmoid sigmoid_ sin size softmax split sqrt square squeeze std sub sub_ sum swapaxes t tanh
-    tanh_ tensor_split to transpose tril triu type_as unbind unflatten unsqueeze var view view_as
+    narrow neg new_full new_ones new_zeros norm permute pow prod reciprocal relu relu_ reshape
+    reshape_as roll rsqrt select sigmoid sigmoid_ sin size softmax split sqrt square squeeze std
+    sub sub_ sum swapaxes t tanh tanh_ tensor_split to transpose tril triu type_as unbind unflatten
+    unsqueeze var view view_as
 """
 METHODS = frozenset(_METHODS.split())
-ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "T", "mT"})
+ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "device", "T", "mT"})
+MAKING = frozenset({"torch.arange", "torch.full", "torch.ones", "torch.zeros"})
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",

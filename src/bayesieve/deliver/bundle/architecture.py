@@ -71,13 +71,13 @@ def _attributes(graph: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _forward(graph: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    lines = []
+    inputs = [name for name, op, *_ in graph["nodes"] if op == "input"]
+    lines = [f"    def forward(self, {', '.join(inputs)}):"]
     for name, op, target, arguments, keywords in graph["nodes"]:
         values = [_expression(value) for value in arguments]
         named = [f"{key}={_expression(value)}" for key, value in keywords.items()]
         inside = ", ".join([*values, *named])
         if op == "input":
-            lines.append(f"    def forward(self, {name}):")
             continue
         if op == "output":
             lines.append(f"        return {values[0]}")

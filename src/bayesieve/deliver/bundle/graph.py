@@ -16,20 +16,25 @@ import copy
 import keyword
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from bayesieve.checks import did_you_mean
+from bayesieve.core.exported import export
 from bayesieve.core.graph import trace as read_graph
+from bayesieve.core.inputs import Input, Inputs, mapped, shown
 from bayesieve.core.storage import dtype_name
 from bayesieve.deliver.bundle import allowed
 from bayesieve.errors import UnsupportedModelError
 
 MAX_NODES = 100_000
 MAX_ELEMENTS = 1 << 31  # of one intermediate result, for two examples
+MAX_MADE = 1 << 26  # of one that no input is needed for
+MAX_INPUTS = 64
+_NEW = ("new_full", "new_ones", "new_zeros")
 _LIMIT = 1 << 40  # of a whole number in a file
 _FX_OPS = {
     "input": "placeholder", "tensor": "get_attr", "layer": "call_module",
@@ -39,11 +44,15 @@ _OPS = {fx_op: op for op, fx_op in _FX_OPS.items()}
 _ATOM = re.compile(r"[A-Za-z0-9_-]{1,200}")  # of a path; no character that ends a string
 
 
-def trace(module: nn.Module, *, training: bool = False) -> fx.GraphModule:
+def trace(
+    module: nn.Module, example: Input | None = None, *, training: bool = False
+) -> fx.GraphModule:
     """A copy of a module as a graph, in eval mode; one that is a graph already stays that graph.
 
     Args:
         module: what to trace.
+        example: inputs, (n, ...). With them a module that torch.fx cannot trace, or that calls what
+            a bundle cannot hold, is read as torch.export runs it.
         training: whether to record what it does while it is trained.
 
     Example:
@@ -53,7 +62,38 @@ def trace(module: nn.Module, *, training: bool = False) -> fx.GraphModule:
     if isinstance(module, fx.GraphModule):
         return copy.deepcopy(module).eval()
     leaves = tuple(allowed.MODULES.values())
-    return read_graph("save", module, training=training, leaves=leaves).module.eval()
+    try:
+        if isinstance(example, Inputs):
+            raise UnsupportedModelError(f"save: torch.export cannot follow {shown(example)}.")
+        traced = read_graph("save", module, training=training, leaves=leaves).module.eval()
+        if example is not None:
+            graph_to_json(traced)
+    except UnsupportedModelError as error:
+        if example is None:
+            raise
+        return _exported(error, module, example)
+    return traced
+
+
+def _exported(why: UnsupportedModelError, module: nn.Module, example: Input) -> fx.GraphModule:
+    """The graph of a module as it runs on an example; raises `why` if a bundle cannot hold it."""
+    concrete = copy.deepcopy(module)
+    tensors = named_tensors(concrete)
+    for name, tensor in tensors.items():
+        if tensor.is_meta:  # a network whose weights are elsewhere
+            zeros = torch.zeros_like(tensor, device="cpu")
+            first = next(n for n, other in tensors.items() if other is tensor)
+            value = nn.Parameter(zeros) if name == first else concrete.get_parameter(first)
+            replace_tensor(concrete, name, value)
+    traced = export(why, concrete.cpu(), mapped(Tensor.cpu, example)).module
+    for name, tensor in tensors.items():
+        if tensor.is_meta:
+            replace_tensor(traced, name, tensor)
+    try:
+        graph_to_json(traced)
+    except UnsupportedModelError:
+        raise why from None
+    return traced
 
 
 def is_layer(module: nn.Module) -> bool:
@@ -93,9 +133,10 @@ def graph_to_json(module: fx.GraphModule) -> dict[str, Any]:
         ['_0', 'layer', '0', [{'node': 'input_1'}], {}]
     """
     nodes = list(module.graph.nodes)
-    inputs = [node for node in nodes if node.op == "placeholder" and node.users]
-    if len(inputs) != 1:
-        raise UnsupportedModelError(f"save: the network must have one input, got {len(inputs)}.")
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    inputs = [node for node in inputs if node.users or not node.args]  # those without a default
+    if not any(node.users for node in inputs):
+        raise UnsupportedModelError("save: the network must read an input.")
     if not isinstance(nodes[-1].args[0], fx.Node):
         raise UnsupportedModelError("save: the network must return one tensor.")
     rows = [_node_row(node) for node in nodes if node.op != "placeholder" or node in inputs]
@@ -265,8 +306,8 @@ def _checked_rows(values: object) -> tuple[list[list[Any]], list[list[Any]], lis
     if len(set(paths)) != len(paths):
         raise ValueError("a module or tensor of the graph occurs twice")
     ops = [row[1] for row in nodes]
-    if ops.count("input") != 1 or ops.count("output") != 1 or ops[-1] != "output":
-        raise ValueError("the graph must have one input, and one output at its end")
+    if not 0 < ops.count("input") <= MAX_INPUTS or ops.count("output") != 1 or ops[-1] != "output":
+        raise ValueError("the graph must have inputs, and one output at its end")
     return modules, tensors, nodes
 
 
@@ -429,21 +470,30 @@ def _check_row(row: list[Any], who: str, kind: type[Exception]) -> None:
 # ------------------------------------------------------------------------------------------- shapes
 
 
-def output_shape(module: fx.GraphModule, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Size:
+def output_shape(
+    module: fx.GraphModule,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    others: Sequence[tuple[tuple[int, ...], torch.dtype]] = (),
+) -> torch.Size:
     """Infer the shape of the output for two examples without computing anything.
 
     Args:
         module: on the meta device; its weights get the dtype of the input.
         shape: of one input.
         dtype: of the input.
+        others: shape and dtype of the inputs after the first.
 
     Raises:
         ValueError: if shapes do not fit, or a result would be unreasonably large.
     """
-    if dtype.is_floating_point and dtype != torch.float32:
-        module.to(dtype)
+    kinds = {kind for _, kind in ((shape, dtype), *others) if kind.is_floating_point}
+    if kinds and kinds != {torch.float32}:
+        module.to(kinds.pop())
     try:
-        result = _Shapes(module).run(torch.empty(2, *shape, dtype=dtype, device="meta"))
+        inputs = [torch.empty(2, *size, dtype=kind, device="meta")
+                  for size, kind in ((shape, dtype), *others)]  # fmt: skip
+        result = _Shapes(module).run(*inputs)
     except (RuntimeError, TypeError, IndexError, AttributeError, OverflowError,
             AssertionError, NotImplementedError, KeyError, ArithmeticError) as error:  # fmt: skip
         reason = " ".join(str(error).split())[:200]
@@ -463,8 +513,11 @@ class _Shapes(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """Run one node."""
         result = super().run_node(n)
+        name = allowed.FUNCTION_NAMES.get(n.target, "")  # type: ignore[call-overload]
+        made = n.target in _NEW or name in allowed.MAKING
+        most = MAX_MADE if made else MAX_ELEMENTS
         for value in result if isinstance(result, tuple | list) else (result,):
-            too_large = (isinstance(value, Tensor) and value.numel() > MAX_ELEMENTS) or (
+            too_large = (isinstance(value, Tensor) and value.numel() > most) or (
                 isinstance(value, int) and abs(value) > _LIMIT
             )
             if too_large:
@@ -474,6 +527,8 @@ class _Shapes(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function; arithmetic is for tensors and numbers, not for sequences."""
         name = allowed.FUNCTION_NAMES.get(target, "")
+        if name in allowed.MAKING:
+            kwargs = {**kwargs, "device": "meta"}  # whatever the size
         if name in allowed.ARITHMETIC:
             is_tensor = any(isinstance(value, Tensor) for value in args)
             plain = all(isinstance(value, Tensor | int | float | torch.dtype) for value in args)

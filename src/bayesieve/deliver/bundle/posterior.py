@@ -155,7 +155,8 @@ def pack_network(network: Network) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         UnsupportedModelError: the network cannot be traced, or has layers no bundle can hold.
     """
-    skeleton, prefix = trace(network.skeleton), ONE_LAYER if is_layer(network.skeleton) else ""
+    skeleton = trace(network.skeleton, network.example)
+    prefix = ONE_LAYER if is_layer(network.skeleton) else ""
     frozen: dict[str, Tensor] = {
         _FROZEN + name: p for name, p in skeleton.named_parameters() if not p.is_meta
     }
