@@ -55,6 +55,17 @@ def signed(value: float, digits: int = 2) -> str:
     return text[1:] if float(text) == 0 else text.replace("-", "−")
 
 
+def sparkline(values: Sequence[float]) -> str:
+    """Numbers as bars of eight heights, the largest full.
+
+    Example:
+        >>> sparkline([0.02, 0.02, 0.1, 0.5, 0.9])
+        '▁▁▂▅█'
+    """
+    top = max(values, default=0.0) or 1.0
+    return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * value / top)))] for value in values)
+
+
 def tempering_words(kl: float) -> str:
     """How much data the doubt about the weights counts; nothing to say for Bayes' rule, kl = 1.
 

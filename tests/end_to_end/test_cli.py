@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +112,12 @@ def test_train_writes_a_run_folder(dense):
 
 def test_train_with_pruning_and_pictures(tmp_path):
     arguments = [*TINY[:-1], "--zeros", "0.6", "--seed", "3"]
-    result = as_json("train", *arguments, "--out", tmp_path / "a")
+    lines = ok("train", *arguments, "--out", tmp_path / "a").stdout.splitlines()
+    result = json.loads((tmp_path / "a" / "metrics.json").read_text())
+    assert (tmp_path / "a" / "report.html").is_file()
+    assert lines[-3] == f"open in a browser: {tmp_path / 'a' / 'report.html'}"
+    assert re.search("zeros: [▁-█]+ ", lines[-2])
+    assert lines[-1].startswith(f"result: error {100 * result['error']:.2f} % on 364 test examples")
     assert result["zeros"] == pytest.approx(0.6, abs=2e-3)
     kept = load_file(tmp_path / "a" / "posterior.safetensors")["keep"]
     assert int(kept.sum()) == result["weights"]
@@ -260,7 +266,11 @@ def test_samples_and_temperature(dense):
     settled = as_json("evaluate", dense, "--samples", "auto")
     assert settled["samples"] == settled["draws"] >= 32
     assert settled["nll_mc_error"] <= 0.02 * settled["nll"] or settled["draws"] == 256
-    assert "nll" in ok("evaluate", dense).stdout
+    shown = ok("evaluate", dense).stdout
+    assert "NLL" in shown
+    assert "doubt about weights" not in shown  # nothing was drawn
+    assert not any(key in shown for key in ("epistemic", "stuck_in_slab", "ece_equal_mass"))
+    assert "doubt about weights" in ok("evaluate", dense, "--samples", "8").stdout
 
 
 def test_demo_replaces_an_earlier_demo_only(tmp_path, dense, monkeypatch):

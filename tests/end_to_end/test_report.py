@@ -11,6 +11,7 @@ import bayesieve as bs
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.nets import lenet_300_100, mlp
+from bayesieve.report import collect as collecting
 from bayesieve.report.curve import further_masks
 from bayesieve.report.embed import embed
 from bayesieve.report.source import Limits, Source
@@ -18,7 +19,7 @@ from bayesieve.runs import load, report
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.page import read_source
 from bayesieve.runs.run import BEFORE, save_model
-from commands import as_json, ok, refused
+from commands import as_json, call, ok, refused
 from reports import node
 
 TINY = ["--data", "digits", "--net", "mlp:16", "--device", "cpu", "--no-figures", "--lr", "1e-2"]
@@ -67,6 +68,27 @@ def test_a_page_a_card_and_the_data(pruned, tmp_path):
         "posterior.safetensors", "config.json", "metrics.json", "curve.json",
     }  # fmt: skip
     assert card.read_text().startswith("---\nlibrary_name: bayesieve")
+
+
+def test_what_was_collected_once_is_not_computed_again(pruned, tmp_path, monkeypatch):
+    first = as_json("report", pruned, "--points", 3)
+    monkeypatch.setattr(collecting, "collect_run", None)
+    again = as_json("report", pruned, "--points", 3, "-o", tmp_path / "r.html")
+    assert again["runs"] == first["runs"]
+    made = (pruned / "report.html").read_text()
+    assert (tmp_path / "r.html").read_text() == made
+    monkeypatch.undo()
+    # another number of positions, or a page that is no page, is computed
+    assert as_json("report", pruned, "--points", 2)["runs"][0]["points"] == 2
+    (pruned / "report.html").write_text('<script type="application/json" id="data">[</script>')
+    assert as_json("report", pruned, "--points", 2)["runs"][0]["points"] == 2
+
+
+def test_checks_are_printed_and_are_the_exit_code(pruned, tmp_path):
+    found = call("report", pruned, "--points", 4, "-o", tmp_path / "r.html", "--check")
+    assert found.exit_code == 1  # 5 epochs of training are too few to be as accurate
+    assert "As accurate as before pruning?" in found.stdout
+    assert "testing" in found.stderr
 
 
 def test_fewer_test_examples(pruned, tmp_path):

@@ -13,9 +13,9 @@ from bayesieve.cli.console import note, print_quality, print_table
 from bayesieve.cli.flags import OF_RUNS, command
 from bayesieve.runs import options
 from bayesieve.runs.config import plain_value
-from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.text import with_draws
-from bayesieve.text import as_bytes, as_percent, certificate_rows
+from bayesieve.runs.folder import PAGE, RunFolder
+from bayesieve.runs.text import evaluation_rows, with_draws
+from bayesieve.text import as_bytes, as_percent, certificate_rows, sparkline
 
 _PREDICTED, _INPUTS = 5, 20  # rows shown
 
@@ -77,7 +77,30 @@ def train(asked: options.Train, result: dict[str, Any]) -> None:
         print_quality("Test set", with_draws(result))
         folder = RunFolder(Path(asked.out or ""))
         print(folder.to_read)
-        print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve prune --help")
+        if (folder.path / PAGE).is_file():
+            print(f"open in a browser: {folder.path / PAGE}")
+        for line in _course(folder, result):
+            print(line)
+
+
+def _course(folder: RunFolder, result: dict[str, Any]) -> list[str]:
+    """The error against zeros as a line of bars, and the result of the run in one sentence."""
+    key, name = ("rmse", "RMSE") if "rmse" in result else ("error", "error")
+
+    def shown(value: float) -> str:
+        return f"{value:.4g}" if key == "rmse" else as_percent(value)
+
+    curve, lines = folder.path / "curve.json", []
+    points = folder.read(curve.name)["points"] if curve.is_file() else []
+    if len(points) > 1:
+        first, last = (as_percent(points[i]["zeros"]) for i in (0, -1))
+        values = [point[key] for point in points]
+        bars = f"{sparkline(values)} (up to {shown(max(values))})"
+        lines.append(f"{name} from {first} to {last} zeros: {bars}")
+    kept = f"{result['weights']:,} of {result['parameters']:,} parameters kept"
+    seconds = f", {result['seconds']:.0f} s of training" if "seconds" in result else ""
+    tested = f"{name} {shown(result[key])} on {result['n_examples']:,} test examples"
+    return [*lines, f"result: {tested}, {kept}{seconds}"]
 
 
 @command(options.Pool, "runs pool runs/a runs/b --out runs/both", OF_RUNS)
@@ -116,9 +139,11 @@ def sieve(asked: options.Sieve, result: dict[str, Any]) -> None:
 
 @command(options.Evaluate, "evaluate runs/b --samples 100 --json")
 def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
-    """Print every number."""
-    rows = [(name, _rounded(value, 5)) for name, value in result.items()]
-    print_table(f"{asked.run} on the {asked.split} split", ("", ""), rows)
+    """Print a dozen numbers with their names and meanings; --json has them all."""
+    rows = evaluation_rows(result)
+    how = f"{result['samples']} draws" if result["samples"] else "mean weights"
+    title = f"{asked.run}, {asked.split} split, {how}"
+    print_table(title, ("", "", ""), rows, numbers=False)
 
 
 @command(options.Certify, "certify runs/b --against runs/a --json")

@@ -1,7 +1,13 @@
 """From a run to the plain data behind its page; docs/report.md describes every field."""
 
+import functools
+import hashlib
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,34 +31,68 @@ _UNKNOWN: Json = {  # of a model that is only in memory
 }  # fmt: skip
 
 
-def collect(sources: Sequence[Source], *, limits: Limits | None = None) -> Json:
+def collect(
+    sources: Sequence[Source],
+    *,
+    limits: Limits | None = None,
+    ready: Mapping[str, Json] = MappingProxyType({}),
+    tell: Callable[[str], None] = lambda text: None,
+) -> Json:
     """Everything a page shows, as JSON.
 
     Args:
         sources: one or more runs.
         limits: how much all of them together may put into the page.
+        ready: runs that were collected before, by their `key`; they are not computed again.
+        tell: takes a remark on how far it is.
     """
     if not sources:
         raise ValueError("report: give at least one run.")
     weights = [source.posterior.layout.n_sparse for source in sources]
     kept = [int(source.posterior.mean.count_nonzero()) for source in sources]
     shares = (limits or Limits()).shared(weights, kept)
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "bayesieve": __version__,
-        "runs": [collect_run(*pair) for pair in zip(sources, shares, strict=True)],
-    }
+    runs = []
+    for source, share in zip(sources, shares, strict=True):
+        key = key_of(source, share)
+        runs.append(ready.get(key) or {**collect_run(source, share, tell), "key": key})
+    return {"format": FORMAT, "version": VERSION, "bayesieve": __version__, "runs": runs}
 
 
-def collect_run(source: Source, limits: Limits) -> Json:
+def key_of(source: Source, limits: Limits) -> str:
+    """A digest of all that the data of a run depend on: models, test examples, words, this code."""
+    posteriors = [
+        posterior_of(model)
+        for model in (source.model, source.before, source.drawn, *source.members)
+        if model is not None
+    ]
+    tensors = [q.draws if isinstance(q, Samples) else q.mean for q in posteriors]
+    tensors += [source.data.test.x, source.data.test.y]
+    words = [_code(), source.name, source.title, source.before_name, source.score, source.kl]
+    records = [asdict(limits), source.certificate, source.provenance, len(source.data.train)]
+    digest = hashlib.sha256(json.dumps([*words, *records], default=str).encode())
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().double().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@functools.cache
+def _code() -> str:
+    """A digest of this room's files: what other code collected is collected anew."""
+    texts = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(b"".join([__version__.encode(), *texts])).hexdigest()
+
+
+def collect_run(source: Source, limits: Limits, tell: Callable[[str], None]) -> Json:
     """The data of one run."""
     with torch.random.fork_rng(devices=[]):
+        tell(f"{source.name}: testing")
         evaluations = quality.evaluations(source, limits)
+        tell(f"{source.name}: pruning further, {limits.points} positions of the slider")
         way = "sampled" if source.sampler else "after"
         reference = evaluations.get("before", evaluations["after"])
         sieved, levels = curve.sieve_further(source, limits, reference)
         before = curve.sieve_before(source, limits)
+        tell(f"{source.name}: putting the network into the page")
         slopes = inputs.importance(source)
         network = refusal = None
         try:

@@ -33,7 +33,7 @@ from bayesieve.runs.folder import (
 )
 from bayesieve.runs.options import Compact, Export, Verify
 from bayesieve.runs.run import Run, load, numbers, read_folder
-from bayesieve.runs.text import warn
+from bayesieve.runs.text import note, warn
 from bayesieve.sieve.compact import compact as compact_model
 from bayesieve.sieve.verify import verify as verify_outputs
 
@@ -54,8 +54,10 @@ def compact(asked: Compact) -> dict[str, Any]:
             f"`bayesieve prune {source.path} --zeros 0.9 --out RUN`."
         )
     test = opened.data.test
+    note("cutting out units without effect")
     small: Any = compact_model(sparse, test.x[:64])
     likelihood = sparse.network.likelihood_at(sparse.posterior.mean)
+    note(f"testing both networks on {len(test):,} examples")
     masked, compacted = evaluate(sparse, test), evaluate(as_point(small, likelihood), test)
     result: dict[str, Any] = {}
     if source.finished and isinstance(source.read("metrics.json").get("dense"), dict):
@@ -72,6 +74,7 @@ def compact(asked: Compact) -> dict[str, Any]:
         "changed_predictions": changed,
         "n_test": len(test),
     }
+    note("writing the bundle, and reading it back")
     read = report["input_features"]  # which ones stands in the weights already
     short = {**report, "input_features": None if read is None else len(read)}
     save_bundle(
@@ -230,6 +233,7 @@ def export(asked: Export) -> dict[str, Any]:
             "--samples needs a posterior, which this bundle lacks; write it with "
             "`bayesieve compact --posterior`."
         )
+    note(f"writing {to}, and comparing it with torch")
     write_form(
         model, to, out, n_samples=samples, seed=asked.seed, prepared=asked.prepared,
         int8=asked.int8, force=asked.force,

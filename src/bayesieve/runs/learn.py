@@ -105,10 +105,15 @@ def train(asked: Train) -> dict[str, Any]:
              f"--resume{agreed}")  # fmt: skip
         log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
         run = learn(plan, folder, resume=resume, log=log)
-        return write_results(
+        result = write_results(
             folder, plan.config, plan.data, run.models, run.history, run.seconds,
             figures=asked.figures,
         )  # fmt: skip
+        if asked.figures:
+            from bayesieve.runs.page import add_page  # here: it loads all that a page needs
+
+            add_page(folder, str(plan.device), trust=asked.trust)
+        return result
 
 
 def as_config(config: Config) -> RunConfig:

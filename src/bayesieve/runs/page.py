@@ -1,6 +1,7 @@
 """`report`: run folders in, one page out."""
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 
 from bayesieve.core.posterior import Model
 from bayesieve.deliver.card import report_card
-from bayesieve.errors import UsageError
+from bayesieve.errors import BayesieveError, UsageError
 from bayesieve.files import check_output, parse_json, same_place, sha256, write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.packing import Json
@@ -19,9 +20,10 @@ from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD
-from bayesieve.runs.folder import RunFolder
+from bayesieve.runs.folder import PAGE, RunFolder
 from bayesieve.runs.options import Report
 from bayesieve.runs.run import load_finished, parent_of, usual_score
+from bayesieve.runs.text import note
 from bayesieve.sieve.scores import SCORES, ScoreName
 
 _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
@@ -47,7 +49,12 @@ def report(asked: Report) -> dict[str, Any]:
         for folder in folders
     ]
     started = time.perf_counter()
-    collected = collect(_distinct(sources), limits=Limits(points=asked.points))
+    collected = collect(
+        _distinct(sources),
+        limits=Limits(points=asked.points),
+        ready={run["key"]: run for folder in folders for run in _made_before(folder)},
+        tell=note,
+    )
     text = page(collected)
     seconds = time.perf_counter() - started
     files: dict[Path, str] = {target: text}
@@ -66,6 +73,28 @@ def report(asked: Report) -> dict[str, Any]:
         "data": None if data is None else str(data),
         "runs": [_summary(run) for run in collected["runs"]],
     }
+
+
+def add_page(folder: RunFolder, device: str, *, trust: bool) -> None:
+    """Write the page of a run that has just ended, or say why it has none."""
+    try:
+        Report([folder.path], device=device, trust=trust)()
+    except (BayesieveError, ValueError, TypeError) as error:
+        note(f"no page: {error}")
+
+
+def _made_before(folder: RunFolder) -> list[Json]:
+    """The runs in the page that lies in a folder, whose numbers need not be computed again."""
+    if not (folder.path / PAGE).is_file():
+        return []
+    try:
+        text = folder.read_bytes(PAGE).decode()
+        found = re.search(r'<script type="application/json" id="data">([^<]*)</script>', text)
+        data = json.loads(found[1]) if found else {}
+    except (ValueError, RecursionError, BayesieveError):  # damaged: it is made anew
+        return []
+    runs = data.get("runs") if isinstance(data, dict) else None
+    return [run for run in runs or () if isinstance(run, dict) and isinstance(run.get("key"), str)]
 
 
 def _check_outputs(outputs: Mapping[str, Path], folders: Sequence[RunFolder]) -> None:

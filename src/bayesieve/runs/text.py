@@ -39,6 +39,55 @@ def quality_row(label: str, result: Mapping[str, Any]) -> tuple[str, ...]:
     return (label, *quality, *size)
 
 
+# Numbers of `evaluate` for people: key, name, kind of number, meaning.
+_NAMED = (
+    ("error", "error", "percent", "wrong answers"),
+    ("error_answered", "error, answered", "percent", "wrong answers among inputs it answers"),
+    ("rmse", "RMSE", "number", "root mean squared error, in the unit of the target"),
+    ("rmse_answered", "RMSE, answered", "number", "the same among inputs it answers"),
+    ("mae", "mean absolute error", "number", "in the unit of the target"),
+    ("answered", "answered", "percent", "inputs that are not too strange to answer"),
+    ("nll", "NLL", "number", "nats per example: how surprised it is by the truth"),
+    ("nll_mc_error", "± of the draws", "number", "standard error of the NLL"),
+    ("ece", "ECE", "percent", "gap between confidence and accuracy"),
+    ("brier", "Brier score", "number", "squared distance of the probabilities from the truth"),
+    ("f1", "F1", "percent", "mean over classes of precision and recall together"),
+    ("coverage_90", "90 % interval holds", "percent", "targets inside it; 90 % is right"),
+    ("interval_width_90", "90 % interval width", "number", "mean, in the unit of the target"),
+    ("entropy", "doubt", "number", "mean entropy of the answers, nats"),
+    ("epistemic", "doubt about weights", "number", "its part by which draws disagree, nats"),
+    ("aleatoric_std", "noise of the data", "number", "standard deviation, unit of the target"),
+    ("epistemic_std", "doubt about weights", "number", "standard deviation, unit of the target"),
+    ("zeros", "zeros", "percent", "parameters that are exactly 0"),
+    ("weights", "parameters kept", "count", "biases counted"),
+    ("bytes", "size", "bytes", "kept weights and where they sit, before `compact`"),
+    ("n_examples", "examples", "count", "tested"),
+    ("temperature", "temperature", "number", "that calibrates it on the validation split"),
+    ("kl", "weight of the prior", "number", "1 is Bayes' rule; smaller means less doubt"),
+)  # fmt: skip
+_OF_DRAWS = ("epistemic", "epistemic_std", "kl")  # mean nothing without draws
+
+
+def evaluation_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """The numbers of `evaluate` that people read: name, value, meaning.
+
+    Example:
+        >>> evaluation_rows({"error": 0.025, "epistemic": 0.0, "samples": 0})
+        [('error', '2.50 %', 'wrong answers')]
+    """
+    write = {
+        "percent": as_percent,
+        "number": lambda value: f"{value:.4g}",
+        "count": lambda value: f"{value:,}",
+        "bytes": as_bytes,
+    }
+    return [
+        (name, write[kind](result[key]), meaning)
+        for key, name, kind, meaning in _NAMED
+        if result.get(key) is not None and (result["samples"] or key not in _OF_DRAWS)
+    ]
+
+
 def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The results of a run by name: those of the mean weights and, if any, those of draws.
 
