@@ -44,6 +44,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from bayesieve.core import native
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.priors import GaussianLaplace
@@ -220,6 +221,7 @@ def our_step(
 ) -> Case:
     problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
     problem.execution.compiled = compiled
+    problem.execution.native = compiled and native.steps() is not None
     state = engine.init(problem, Generator().manual_seed(0))
     return lambda: engine.step(problem, state, following())
 

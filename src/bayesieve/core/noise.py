@@ -31,6 +31,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from bayesieve.core import native
 from bayesieve.core.layout import Role
 from bayesieve.core.network import Network
 from bayesieve.errors import UnsupportedModelError
@@ -125,6 +126,9 @@ def draw_weights(
         source, sharing = state.generator, problem.execution.sharing
         if sharing is not None and sharing.own_noise and own:
             source, drawn.centre = sharing.noise, _centre(state, ratio, masks[0])
+        if problem.execution.native and ratio is None:
+            _draw_natively_(state, drawn, fresh_keys(source), masks[0])
+            return drawn
         noise = fresh_noise(problem, state.log_std, source)
         parts = problem.execution.parts(state.mean, state.log_std.shape[1])
         if ratio is not None:  # of groups, which parts would cut
@@ -150,6 +154,15 @@ def draw_weights_(
         weights[:, n:] = mean[:, n:]
     if keep is not None:
         weights.mul_(keep[:, part])
+
+
+def _draw_natively_(state: Any, drawn: "Draw", keys: Tensor, keep: Tensor | None) -> None:
+    """`draw_weights_` of all weights with the normals of these keys, in C."""
+    library = native.steps()
+    assert library is not None
+    (k, d), n = state.mean.shape, state.log_std.shape[1]
+    tensors = (state.mean, state.log_std, keep, keys, drawn.weights)
+    library.bayesieve_draw(k, n, d, *map(native.address, tensors))
 
 
 def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:

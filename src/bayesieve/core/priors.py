@@ -241,6 +241,11 @@ def mixture_precision(second_moment: Tensor, log_odds: Tensor, gap: Tensor, slab
     return slab + gap * torch.sigmoid(-(log_odds + 0.5 * gap * second_moment))
 
 
+def constant_precision(second_moment: Tensor, *numbers: Tensor) -> Tensor:
+    """κ = 1/τ² of a Normal, the last of the numbers, whatever the weight."""
+    return numbers[-1]
+
+
 def _energies(mean: Tensor, std: Tensor, prior: SpikeSlab) -> tuple[Tensor, Tensor]:
     # A and B of eq. 3.8. Algorithm 1 in the paper prints m for m² in A: a misprint.
     second_moment = mean.square() + std.square()

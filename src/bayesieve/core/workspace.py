@@ -66,6 +66,7 @@ class Execution:
         precision: of the network in a training step.
         full_precision: modules that stay in the dtype of the model, by name pattern or type.
         compiled: whether elementwise functions of flat tensors are compiled.
+        native: whether draws and Adam steps of mean-field posteriors run in C (`core.native`).
         clip_norm: bound on the norm of the log-likelihood gradient per example; None has no bound.
         micro_batch: most examples that go through the network at once; the gradients of the parts
             of a batch are added. None takes the batch whole.
@@ -82,6 +83,7 @@ class Execution:
     precision: Precision = "float32"
     full_precision: Patterns = ()
     compiled: bool = False
+    native: bool = False
     clip_norm: float | None = None
     micro_batch: int | None = None
     network_compiled: bool = False

@@ -12,29 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesieve.errors import DataError
+from bayesieve.files import cache_dir as cache_dir
 from bayesieve.files import check_growth, check_limit
 
 ROOT_VARIABLE = "BAYESIEVE_DATA"
-CACHE_VARIABLE = "BAYESIEVE_CACHE"
 _HEADERS = (  # members of a tar archive that only describe the next one, and are read whole
     tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME,
     tarfile.GNUTYPE_LONGLINK,
 )  # fmt: skip
 _EMPTY = 1 << 20  # bytes that an array without entries may seem to have: (10^18, 0) is no table
-
-
-def cache_dir() -> Path:
-    """Return the cache folder: BAYESIEVE_CACHE, else the user's (it may not exist).
-
-    Example:
-        >>> cache_dir().name
-        'bayesieve'
-    """
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen).expanduser()
-    import platformdirs  # only where no folder is chosen
-
-    return Path(platformdirs.user_cache_dir("bayesieve", appauthor=False))
 
 
 def data_root() -> Path:

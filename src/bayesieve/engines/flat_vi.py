@@ -25,6 +25,7 @@ from bayesieve.core.priors import (
     Normal,
     Number,
     SpikeSlab,
+    constant_precision,
     inclusion_logit,
     mixture_numbers,
     mixture_precision,
@@ -34,11 +35,6 @@ from bayesieve.core.priors import (
 from bayesieve.core.problem import Problem
 from bayesieve.engines import variational
 from bayesieve.engines.variational import MeanField, PriorNumbers
-
-
-def constant_precision(second_moment: Tensor, precision: Tensor, *_: Tensor) -> Tensor:
-    """κ = 1/τ², whatever the weight."""
-    return precision
 
 
 @dataclass(frozen=True)
@@ -122,5 +118,5 @@ class FlatVI:
         if isinstance(self.prior, Normal):
             precision = per_model(self.prior.std, like) ** -2
             unused = like.new_zeros(())
-            return PriorNumbers(precision, unused, unused)
+            return PriorNumbers(unused, unused, precision)
         return PriorNumbers(*mixture_numbers(self.prior, like))

@@ -13,12 +13,14 @@ gradients for mean and std instead.
 A step is three calls: `draw_weights`, `Problem.gradient_`, `adam_step_`.
 """
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core import native
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Number, Prior, per_model
 from bayesieve.core.problem import Problem
@@ -102,6 +104,9 @@ def adam_step_(
     pace = pace_of(state.lr * state.controls.lr_scale, state.step)
     kl = state.controls.kl_scale / problem.n_data
     masks, n = state.controls.factors, state.log_std.shape[1]
+    if problem.execution.native and not at_draw and drawn.spread_grads is None:
+        _move_natively_(state, drawn, pace, kl, problem.n_data, masks)
+        return
     for part in problem.execution.parts(state.mean, n):
         problem.kernel(move_)(
             state, drawn, pace, kl, problem.n_data, precision, at_draw, masks, part
@@ -135,6 +140,24 @@ def move_(
             moving,
         )
     adam_(state.mean[:, part], grad_mean, state.mean_moments.part(part), pace, trained)
+
+
+def _move_natively_(
+    state: MeanField, drawn: Draw, pace: Pace, kl: Tensor, n_data: int, masks: Masks
+) -> None:
+    """`move_` of all weights in C; κ is that of the numbers in `state.prior`."""
+    library = native.steps()
+    mean, std = state.mean_moments, state.log_std_moments
+    assert library is not None
+    assert mean is not None
+    assert std is not None
+    (k, d), n = state.mean.shape, state.log_std.shape[1]
+    columns = [number.expand(k, 1) for number in (*state.prior.all(), kl, *pace)]
+    numbers = torch.cat(columns, 1).contiguous()
+    tensors = (drawn.weights, drawn.grads, drawn.stds, drawn.std_grads, state.mean, mean.first,
+               mean.second, state.log_std, std.first, std.second, *masks, numbers)  # fmt: skip
+    described = (ctypes.c_void_p * len(tensors))(*map(native.address, tensors))
+    library.bayesieve_adam(described, k, n, d, 1 / n_data)
 
 
 def _pulls(

@@ -28,7 +28,7 @@ from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
 from bayesieve.training.population import Population, Start, one_engine
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.stepper import fast_kernels, should_compile
+from bayesieve.training.stepper import fast_kernels, should_compile, should_run_natively
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -242,6 +242,7 @@ def fit(
     problem.execution = replace(
         problem.execution,
         compiled=should_compile(schedule.compile, problem.device, n_updates),
+        native=should_run_natively(schedule.compile, problem.initial, n_updates),
         clip_norm=schedule.clip_norm,
         micro_batch=micro_batch,
         network_compiled=schedule.compile == "network",

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from bayesieve.checks import check_choice
+from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.inputs import one_input
 from bayesieve.core.problem import Problem
@@ -26,6 +27,7 @@ CompileMode = Literal["auto", "on", "off", "network"]
 COMPILE_MODES = ("auto", "on", "off", "network")
 # On a CPU one weight update costs about 2e-8 s more eagerly; compiling costs some 15 s once. On a
 # GPU it saves at most the time its bytes take, some 5e-11 s, and compiling takes up to 100 s.
+_WORTH_A_LIBRARY = 1e8  # updates: half a second, as long as loading or building it takes
 _WORTHWHILE_UPDATES = {"cpu": 3e9, "cuda": 1e12}
 
 
@@ -173,3 +175,14 @@ def should_compile(mode: CompileMode, device: torch.device, n_updates: float) ->
             )
         return True
     return reason is None and n_updates >= _WORTHWHILE_UPDATES.get(device.type, 3e9)
+
+
+def should_run_natively(mode: CompileMode, like: Tensor, n_updates: float) -> bool:
+    """Whether steps of mean-field posteriors run in C: in float32 on a CPU with a C compiler.
+
+    "auto" leaves out runs that are over before it counts. Results differ by rounding, and weight
+    noise is drawn in another way (core.noise).
+    """
+    fits = like.device.type == "cpu" and like.dtype == torch.float32
+    wanted = mode == "on" or (mode == "auto" and n_updates >= _WORTH_A_LIBRARY)
+    return fits and wanted and native.steps() is not None

@@ -1,7 +1,6 @@
 """The runtime equals its module along every path, says what it chose, and works uncompiled."""
 
 import itertools
-import os
 import threading
 
 import numpy as np
@@ -148,34 +147,6 @@ def test_threads_may_call_one_runtime_at_the_same_time():
     for thread in threads:
         thread.join()
     assert not wrong
-
-
-def test_a_cache_folder_others_can_write_to_is_not_used(tmp_path, monkeypatch):
-    monkeypatch.setenv("BAYESIEVE_CACHE", str(tmp_path))
-    folder = tmp_path / "kernels"
-    folder.mkdir()
-    folder.chmod(0o777)
-    with pytest.raises(KernelUnavailableError, match="others may write"):
-        kernels.library.__wrapped__()
-    folder.chmod(0o700)
-    assert kernels.library.__wrapped__().bayesieve_run is not None
-
-
-def test_a_compiler_that_fails_is_a_reason_and_leaves_nothing(tmp_path, monkeypatch):
-    broken = tmp_path / "cc"
-    broken.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\n')
-    broken.chmod(0o700)
-    monkeypatch.setenv("BAYESIEVE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(kernels.shutil, "which", lambda name: str(broken))
-    with pytest.raises(KernelUnavailableError, match="cc failed"):
-        kernels.library.__wrapped__()
-    assert os.listdir(tmp_path / "cache" / "kernels") == []
-
-
-def test_no_compiler_is_a_reason(monkeypatch):
-    monkeypatch.setattr(kernels.shutil, "which", lambda name: None)
-    with pytest.raises(KernelUnavailableError, match="no C compiler"):
-        kernels.library.__wrapped__()
 
 
 # --------------------------------------------------------------------------------- the runtime

@@ -1,24 +1,9 @@
-"""Compiled kernels: layers.c and images.c, built once with the system's C compiler, and cached.
-
-The library is named by a hash of the text, the compiler and the processor, since it is compiled
-for the processor at hand: a home folder shared by machines holds one library for each. The folder
-must belong to the user and nobody else may write to it; otherwise it is not used.
-"""
+"""Linear layers that run as one call of layers.c, and what they share with images.c."""
 
 import ctypes
-import functools
-import hashlib
-import os
-import platform
-import shutil
-import stat
-import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib import resources
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,27 +12,14 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from bayesieve.data.files import cache_dir
-from bayesieve.files import write_atomically
+from bayesieve.core.native import KernelUnavailableError as KernelUnavailableError
+from bayesieve.core.native import fields, load
 
 Floats = NDArray[np.float32]
 BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
 ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  # as in layers.c
 _TEXTS = ("layers.c", "images.c")  # one after another: the second uses types of the first
-_COMPILERS = ("cc", "gcc", "clang")
-_FLAGS = ("-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fPIC", "-shared")
-_QUIET = ("-Wno-psabi",)
-_SECONDS = 60
 _DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
-
-
-class KernelUnavailableError(Exception):
-    """There is no compiled kernel here; the message says why."""
-
-
-def fields(kind: type, names: str) -> list[tuple[str, type]]:
-    """Fields of a C structure that have one type."""
-    return [(name, kind) for name in names.split()]
 
 
 class _Layer(ctypes.Structure):  # as in layers.c
@@ -241,73 +213,11 @@ def _used_features(
     return [small, *layers[1:]], np.ascontiguousarray(used, np.int32)
 
 
-@functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled kernel, built on first use."""
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
-    if os.name != "posix" or compiler is None:
-        raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
-    folder = _private_folder(cache_dir() / "kernels")
-    file = folder / f"kernel-{_fingerprint(compiler)}.so"
-    if not file.is_file():
-        _compile(compiler, file)
-    try:
-        loaded = ctypes.CDLL(str(file))
-    except OSError as error:
-        raise KernelUnavailableError(f"the compiled kernel does not load: {error}") from error
+    """The compiled kernels, built on first use."""
+    loaded = load("bayesieve.deliver.runtime", *_TEXTS)
     pointer = ctypes.c_void_p
     for function in (loaded.bayesieve_run, loaded.bayesieve_images):
         function.restype = None
         function.argtypes = (pointer, ctypes.c_int64, pointer, pointer, pointer)
     return loaded
-
-
-def _source() -> str:
-    folder = resources.files("bayesieve.deliver.runtime")
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in _TEXTS)
-
-
-def _private_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.stat()
-    except OSError as error:
-        raise KernelUnavailableError(f"the cache folder cannot be made: {error}") from error
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise KernelUnavailableError(f"others may write to the cache folder {folder}")
-    return folder
-
-
-def _fingerprint(compiler: str) -> str:
-    version = _output([compiler, "--version"])
-    processor = [platform.system(), platform.machine(), platform.processor()]
-    described = Path("/proc/cpuinfo")
-    if described.is_file():
-        lines = described.read_text(encoding="utf-8", errors="replace").splitlines()
-        known = ("model name", "flags", "Features", "CPU part")
-        processor += sorted({line for line in lines if line.startswith(known)})
-    texts = [_source(), " ".join(_FLAGS), compiler, version, *processor]
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:20]
-
-
-def _compile(compiler: str, path: Path) -> None:
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            text, made = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
-            text.write_text(_source(), encoding="utf-8")
-            _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
-            write_atomically(path, made.read_bytes())
-    except OSError as error:
-        raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
-
-
-def _output(command: list[str]) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=True, errors="replace"
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        reason = getattr(error, "stderr", None) or str(error)
-        first = " ".join(str(reason).split())[:200]
-        raise KernelUnavailableError(f"{Path(command[0]).name} failed: {first}") from error
-    return done.stdout

@@ -1,0 +1,129 @@
+"""C of the package, compiled once with the system's compiler, and kept in the user's cache.
+
+A library is named by a hash of its text, the compiler and the processor, since it is compiled for
+the processor at hand: a home folder shared by machines holds one library for each. The folder must
+belong to the user and nobody else may write to it; otherwise it is not used. Everything that is
+compiled has a twin in Python, which runs where there is no compiler.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from importlib import resources
+from pathlib import Path
+
+from torch import Tensor
+
+from bayesieve.files import cache_dir, write_atomically
+
+_COMPILERS = ("cc", "gcc", "clang")
+_FLAGS = (
+    "-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno",
+    "-fno-trapping-math", "-fPIC", "-shared",
+)  # fmt: skip
+_QUIET = ("-Wno-psabi",)
+_SECONDS = 60
+
+
+class KernelUnavailableError(Exception):
+    """There is no compiled kernel here; the message says why."""
+
+
+def fields(kind: type, names: str) -> list[tuple[str, type]]:
+    """Fields of a C structure that have one type."""
+    return [(name, kind) for name in names.split()]
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where the numbers of a contiguous CPU tensor are in memory; None for none."""
+    assert tensor is None or tensor.is_contiguous()
+    return None if tensor is None else tensor.data_ptr()
+
+
+@functools.cache
+def load(package: str, *texts: str) -> ctypes.CDLL:
+    """The library of some C files of a package, read one after another; built on first use.
+
+    Raises:
+        KernelUnavailableError: no compiler, or what it made does not load.
+    """
+    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    if os.name != "posix" or compiler is None:
+        raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
+    folder = _private_folder(cache_dir() / "kernels")
+    files = resources.files(package)
+    source = "\n".join((files / name).read_text(encoding="utf-8") for name in texts)
+    file = folder / f"kernel-{_fingerprint(compiler, source)}.so"
+    if not file.is_file():
+        _compile(compiler, source, file)
+    try:
+        return ctypes.CDLL(str(file))
+    except OSError as error:
+        raise KernelUnavailableError(f"the compiled kernel does not load: {error}") from error
+
+
+@functools.cache
+def steps() -> ctypes.CDLL | None:
+    """The library of steps.c; None where it cannot be built."""
+    try:
+        library = load("bayesieve.core", "steps.c")
+    except KernelUnavailableError:
+        return None
+    pointer, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+    library.bayesieve_draw.argtypes = (count, count, count, *[pointer] * 5)
+    library.bayesieve_adam.argtypes = (pointer, count, count, count, real)
+    for function in (library.bayesieve_draw, library.bayesieve_adam):
+        function.restype = None
+    return library
+
+
+def _private_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+    except OSError as error:
+        raise KernelUnavailableError(f"the cache folder cannot be made: {error}") from error
+    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise KernelUnavailableError(f"others may write to the cache folder {folder}")
+    return folder
+
+
+def _fingerprint(compiler: str, source: str) -> str:
+    version = _output([compiler, "--version"])
+    processor = [platform.system(), platform.machine(), platform.processor()]
+    described = Path("/proc/cpuinfo")
+    if described.is_file():
+        lines = described.read_text(encoding="utf-8", errors="replace").splitlines()
+        known = ("model name", "flags", "Features", "CPU part")
+        processor += sorted({line for line in lines if line.startswith(known)})
+    texts = [source, " ".join(_FLAGS), compiler, version, *processor]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:20]
+
+
+def _compile(compiler: str, source: str, path: Path) -> None:
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            text, made = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
+            text.write_text(source, encoding="utf-8")
+            _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
+            write_atomically(path, made.read_bytes())
+    except OSError as error:
+        raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=True, errors="replace"
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", None) or str(error)
+        first = " ".join(str(reason).split())[:200]
+        raise KernelUnavailableError(f"{Path(command[0]).name} failed: {first}") from error
+    return done.stdout

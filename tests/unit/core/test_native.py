@@ -1,0 +1,172 @@
+"""Steps in C against their twins in Python: the same numbers up to rounding."""
+
+import os
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Generator
+
+from bayesieve.core import native
+from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.native import KernelUnavailableError
+from bayesieve.core.noise import counter_normals, draw_weights, fresh_keys
+from bayesieve.core.priors import Normal, SpikeSlab, constant_precision, mixture_precision
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import named_tensors
+from bayesieve.engines import variational
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.nets import mlp
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
+from bayesieve.training.stepper import should_run_natively
+from problems import normal
+
+PRIOR = SpikeSlab(slab_std=(0.5, 1.0, 0.2), spike_std=(0.05, 0.1, 0.02), slab_prob=0.3)
+ENGINES = {
+    "sbnn": (SBNN(PRIOR, lr=(1e-2, 1e-3, 1e-1), init_std=0.05, local=False), mixture_precision),
+    "flat-vi": (FlatVI(Normal((0.3, 1.0, 2.0)), lr=1e-2, init_std=0.1), constant_precision),
+}
+
+
+@pytest.fixture(autouse=True)
+def library():
+    if native.steps() is None:
+        pytest.skip("no C compiler")
+
+
+def problem_of(n=40, dtype=torch.float32):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = mlp((5,), 3, widths=(700, 3)).to(dtype)  # an odd number, and over one chunk
+    x = normal(n, 5, seed=1, dtype=dtype)
+    return Problem(model, Categorical(), (x, torch.arange(n) % 3))
+
+
+def state_of(engine, problem, *, masks, native_steps):
+    problem.execution.native = native_steps
+    state = engine.init(problem, Generator().manual_seed(0), 3)
+    source = Generator().manual_seed(1)
+    state.log_std.add_(torch.randn(state.log_std.shape, generator=source))
+    for moments in (state.mean_moments, state.log_std_moments):
+        moments.first.normal_(generator=source)
+        moments.second.uniform_(generator=source)
+    if masks:
+        state.controls.allow_masks_(state.mean)
+        state.controls.keep.copy_(torch.rand(state.mean.shape, generator=source) < 0.5)
+        state.controls.trained.copy_(torch.rand(state.mean.shape, generator=source) < 0.7)
+    return state
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 1001])
+def test_normals_are_those_of_the_keys(n):
+    keys = fresh_keys(Generator().manual_seed(n))
+    zero, out = torch.zeros(2, n), torch.empty(2, n)
+    tensors = (zero, zero, None, keys, out)
+    native.steps().bayesieve_draw(2, n, n, *map(native.address, tensors))
+    wanted = counter_normals((2, n), keys, torch.float64)
+    assert float((out - wanted).abs().max()) < 2e-6
+
+
+def test_the_moments_of_many_normals():
+    n = 1 << 20
+    keys, zero, out = fresh_keys(Generator().manual_seed(0)), torch.zeros(1, n), torch.empty(1, n)
+    native.steps().bayesieve_draw(1, n, n, *map(native.address, (zero, zero, None, keys, out)))
+    values = out.double()
+    for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3), (6, 15)):
+        spread = float((values ** (2 * power)).mean().sqrt()) / n**0.5
+        assert abs(float((values**power).mean()) - moment) < 4 * spread
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_draw_in_c_is_the_draw_in_python(name, masks):
+    engine, problem = ENGINES[name][0], problem_of()
+    state = state_of(engine, problem, masks=masks, native_steps=True)
+    keys = fresh_keys(deepcopy(state.generator))
+    drawn = draw_weights(problem, state, local=False).weights
+    n = state.log_std.shape[1]
+    wanted = state.mean.double().clone()
+    noise = counter_normals((3, n), keys, torch.float64)
+    wanted[:, :n] += state.log_std.double().exp() * noise
+    if masks:
+        wanted *= state.controls.keep
+    assert float((drawn - wanted).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("local", [False, True])
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_adam_step_in_c_is_the_step_in_python(name, masks, local):
+    engine, precision = ENGINES[name]
+    states = []
+    for native_steps in (False, True):
+        problem = problem_of()
+        state = state_of(engine, problem, masks=masks, native_steps=native_steps)
+        state.controls.kl_scale.fill_(0.3)
+        draw = problem.workspace(3, local=local).draw
+        source = Generator().manual_seed(5)
+        for tensor in (draw.weights, draw.grads, draw.stds, draw.std_grads):
+            if tensor is not None:
+                tensor.normal_(generator=source)
+        for _ in range(2):
+            variational.adam_step_(problem, state, draw, precision)
+        states.append(dict(named_tensors(state)))
+    for key, wanted in states[0].items():
+        torch.testing.assert_close(states[1][key], wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_a_run_learns_as_well_and_comes_back_exactly(tmp_path):
+    engine = SBNN(SpikeSlab(), lr=1e-2, init_std=0.02, local=False)
+    runs = [fit(problem_of(), engine, steps=30, batch_size=20, seed=3,
+                schedule=Schedule(compile=mode)) for mode in ("auto", "on", "on")]  # fmt: skip
+    losses = [run.history[-1]["log_lik"] for run in runs]
+    assert not runs[0].problem.execution.native
+    assert runs[1].problem.execution.native
+    assert torch.equal(runs[1].posterior.mean, runs[2].posterior.mean)
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+def test_only_float32_on_a_cpu_runs_natively():
+    assert should_run_natively("auto", torch.zeros(1), 1e9)
+    assert should_run_natively("on", torch.zeros(1), 1)
+    assert not should_run_natively("auto", torch.zeros(1), 1e6)
+    assert not should_run_natively("off", torch.zeros(1), 1e9)
+    assert not should_run_natively("on", torch.zeros(1, dtype=torch.float64), 1e9)
+    assert not should_run_natively("on", torch.zeros(1, device="meta"), 1e9)
+
+
+# ------------------------------------------------------------------------------------ building
+
+
+def built():
+    return native.load.__wrapped__("bayesieve.core", "steps.c")
+
+
+def test_a_cache_folder_others_can_write_to_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("BAYESIEVE_CACHE", str(tmp_path))
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(KernelUnavailableError, match="others may write"):
+        built()
+    folder.chmod(0o700)
+    assert built().bayesieve_draw is not None
+
+
+def test_a_compiler_that_fails_is_a_reason_and_leaves_nothing(tmp_path, monkeypatch):
+    broken = tmp_path / "cc"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] || exit 1\n')
+    broken.chmod(0o700)
+    monkeypatch.setenv("BAYESIEVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(native.shutil, "which", lambda name: str(broken))
+    with pytest.raises(KernelUnavailableError, match="cc failed"):
+        built()
+    assert os.listdir(tmp_path / "cache" / "kernels") == []
+
+
+def test_no_compiler_is_a_reason(monkeypatch):
+    monkeypatch.setattr(native.shutil, "which", lambda name: None)
+    with pytest.raises(KernelUnavailableError, match="no C compiler"):
+        built()
