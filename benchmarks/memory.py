@@ -37,7 +37,8 @@ from bayesieve.core.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.data import images
-from bayesieve.engines.recipes import ENGINES, EngineConfig, RunSize, build_engine, resolve_engine
+from bayesieve.engines.config import EngineConfig
+from bayesieve.engines.recipes import ENGINES, RunSize, build_engine, resolve_engine
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
 from bayesieve.nets import lenet5_caffe, mlp

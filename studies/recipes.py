@@ -25,9 +25,9 @@ from typing import Any
 from unittest import mock
 
 from bayesieve import runs
+from bayesieve.engines.config import EngineConfig
 from bayesieve.engines.recipes import (
     ENGINES,
-    EngineConfig,
     RunSize,
     finetune_batch_size,
     recommended_schedule,

@@ -13,7 +13,7 @@ import typer
 from bayesieve.cli import ended_at_once
 from bayesieve.cli.console import JsonFlag, print_json
 from bayesieve.cli.layout import HelpAll
-from bayesieve.engines.recipes import flag_name
+from bayesieve.engines.config import flag_name
 from bayesieve.errors import UsageError
 from bayesieve.files import is_shared, rank_of_process
 from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of

@@ -45,17 +45,12 @@ from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
 from bayesieve.engines.recipes import MANY_ROWS
 from bayesieve.estimators.defaults import TableSettings, table_settings
+from bayesieve.estimators.groups import Group
 from bayesieve.estimators.importance import shuffled_change
 from bayesieve.estimators.many import fit_all
 from bayesieve.estimators.mixture import needed_draws, predict_members, with_unknown_levels
 from bayesieve.estimators.online import Online
-from bayesieve.estimators.population import (
-    DTYPE,
-    Group,
-    Table,
-    Training,
-    train_networks,
-)
+from bayesieve.estimators.population import DTYPE, Table, Training, train_networks
 from bayesieve.estimators.scale import FloatArray, Scale, raw_likelihood, raw_module
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation

@@ -12,7 +12,8 @@ from bayesieve.checks import check_choice, check_fraction, check_not_negative, c
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.data.examples import Task
 from bayesieve.engines import Engine, recipes
-from bayesieve.engines.recipes import EngineConfig, EngineName, RunSize
+from bayesieve.engines.config import EngineConfig, EngineName
+from bayesieve.engines.recipes import RunSize
 from bayesieve.estimators.population import Candidate, Training
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning

@@ -15,13 +15,9 @@ from sklearn.utils.validation import (
 
 from bayesieve.checks import check_positive
 from bayesieve.data.frames import Frame
+from bayesieve.estimators.groups import Form, fold_members, train_groups
 from bayesieve.estimators.pace import Pace
-from bayesieve.estimators.population import (
-    Form,
-    Table,
-    fold_members,
-    train_groups,
-)
+from bayesieve.estimators.population import Table
 from bayesieve.nets.embedding import PiecewiseLinear, has_more_than_two
 
 if TYPE_CHECKING:

@@ -4,62 +4,37 @@ This is the one harness for folds, bootstrap samples, published splits, members 
 seeds and settings: networks of one architecture, each with a set of rows.
 
 - `train_networks` trains one network per set of rows. Estimators, selection and studies call it.
-- `train_groups` is what an estimator's `fit` does. A group has one or more networks that learn from
-  all rows of a table (the members of an ensemble), and one or two per inner fold that learn from
-  the other folds, so that no row is lost to validation. Where the weight κ of the prior or the form
-  of the inputs is open, short runs on the first folds choose before: the candidate that best
-  predicts their held-out rows. Counting every row 1/κ times is the same as weighing the prior by κ.
-  With patience, the folds' score also decides when each group stops.
 - `PopulationFits` are the `TableFits` that selection by networks asks for.
-- `predict_members` and `log_density` average the draws of several networks. They compute in double
-  precision, because a prediction must not depend on which other rows are asked for at the same
-  time; single-precision matrix products do, in the last digits.
+
+What an estimator's `fit` trains is in `estimators.groups`; `estimators.mixture` averages the
+draws of several networks.
 """
 
 import dataclasses
-import math
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.predict import (
-    ClassPrediction,
-    RealPrediction,
-    predict,
-)
+from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.checks import check_positive
-from bayesieve.core.batch import Rows, stacked
+from bayesieve.core.batch import Rows
 from bayesieve.core.likelihoods import Likelihood, pooled
-from bayesieve.core.posterior import (
-    Factorised,
-    Posterior,
-    SparseModel,
-)
+from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.problem import Problem
-from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.errors import DivergedError
-from bayesieve.estimators.mixture import log_density, predict_members
-from bayesieve.estimators.pace import REHEARSED, Pace
-from bayesieve.estimators.tails import likeliest_tails
+from bayesieve.estimators.pace import Pace
 from bayesieve.select import Source, feature_importance
-from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import Rule
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.options import Callback, Row, Validation
+from bayesieve.training.options import Callback, Validation
 from bayesieve.training.schedule import Schedule
 
 DTYPE = torch.float32
-_CHECKS = 40  # how often a run scores the rows its folds hold out
-_SCORE_DRAWS = 16  # posterior draws by which candidates are compared
-_CHOICE_TIME, _FINAL_TIME = 0.5, 0.85  # of a time limit: to compare, and of what is left to train
-_CHOICE_ROWS = 200  # held-out rows that choose
-_CHOICE_LENGTH, _CHOICE_STEPS = 0.25, 200  # part of a whole run that they choose after, at least
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,321 +194,12 @@ def train_networks(
     )
 
 
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Networks of one table after training.
-
-    Networks that diverged are left out.
-
-    Args:
-        members: sparse models of the networks on all rows.
-        folds: those of the networks of each inner fold, one or two, pruned in the same way.
-        history: one row of metrics per epoch, of the first member; what is measured on held-out
-            rows is the mean over the folds.
-        n_epochs: the epoch that was kept, from 1.
-        kl: the weight of the prior that was kept.
-        form: the form of the inputs that was kept.
-        scores: log density per held-out row of every candidate that was tried, standardised units.
-    """
-
-    members: list[SparseModel]
-    folds: list[list[SparseModel]]
-    history: list[Row]
-    n_epochs: int
-    kl: float
-    form: int
-    scores: dict[Candidate, float]
-
-    def behind(self, embedding: nn.Module) -> "Group":
-        """The networks as functions of the columns that an embedding was made of."""
-        return dataclasses.replace(
-            self,
-            members=[_behind(model, embedding) for model in self.members],
-            folds=[[_behind(model, embedding) for model in fold] for fold in self.folds],
-        )
-
-
-def _behind(model: SparseModel, embedding: nn.Module) -> SparseModel:
-    network, posterior = model.network, cast(Factorised, model.posterior)
-    layers = OrderedDict([("embedding", embedding), *network.skeleton.named_children()])
-    network = dataclasses.replace(network, skeleton=nn.Sequential(layers), _batched=[])
-    buffers = {f"embedding.{name}": value for name, value in embedding.named_buffers()}
-    return dataclasses.replace(
-        model, posterior=dataclasses.replace(posterior, network=network, buffers=buffers)
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Form:
-    """Tables in one form, such as with embedded columns, and a network that reads it."""
-
-    tables: Sequence[Table]
-    model: nn.Module
-
-
-@dataclass(frozen=True, eq=False)
-class _Net:
-    """One network of the population: its rows and held-out rows in the stacked tables."""
-
-    table: int
-    kl: float
-    rows: Tensor
-    held_out: Tensor
-
-
-def train_groups(
-    forms: Sequence[Form],
-    engines: Sequence[Engine[Any]],
-    likelihood: Likelihood,
-    training: Training,
-) -> list[Group]:
-    """Fit every table with its engine; the engines may differ in numbers only.
-
-    Args:
-        forms: the same tables in each form that the candidates of `training` name.
-        engines: one for each table.
-        likelihood: how outputs become densities.
-        training: how long, and what the folds choose among.
-    """
-    n_tables = len(engines)
-    tried: list[dict[Candidate, float]] = [{} for _ in engines]
-    chosen = [training.candidates[0]] * n_tables
-    if len(training.candidates) > 1 and all(table.held_out for table in forms[0].tables):
-        for number in range(len(forms)):
-            _compare(number, forms, engines, likelihood, training, tried)
-        chosen = [max(scores, key=scores.__getitem__) for scores in tried]
-    groups: dict[int, Group] = {}
-    n_left = len({candidate.form for candidate in chosen})
-    for number, form in enumerate(forms):
-        these = [i for i in range(n_tables) if chosen[i].form == number]
-        if these:
-            some = Form([form.tables[i] for i in these], form.model)
-            found = _final([engines[i] for i in these], [chosen[i] for i in these], some,
-                           likelihood, training, n_left)  # fmt: skip
-            groups |= dict(zip(these, found, strict=True))
-            n_left -= 1
-    return [dataclasses.replace(groups[i], scores=tried[i]) for i in range(n_tables)]
-
-
-def fold_members(n_members: int) -> int:
-    """Networks of each inner fold: a second one shows what averaging does to the density.
-
-    Example:
-        >>> [fold_members(n) for n in (1, 2, 5)]
-        [1, 2, 2]
-    """
-    return min(n_members, 2)
-
-
-def _compare(
-    number: int,
-    forms: Sequence[Form],
-    engines: Sequence[Engine[Any]],
-    likelihood: Likelihood,
-    training: Training,
-    scores: Sequence[dict[Candidate, float]],
-) -> None:
-    """Add the held-out log density of every candidate of a form, by short runs on the first folds.
-
-    Of real targets it is the density with the noise and the tails that suit these rows, since the
-    delivered density is corrected in the same way.
-    """
-    form, n_forms = forms[number], len(forms)
-    candidates = [candidate for candidate in training.candidates if candidate.form == number]
-    nets, owners = list[_Net](), list[tuple[int, Candidate]]()
-    stack, places = _stacked(form.tables)
-    for i, table in enumerate(form.tables):
-        for candidate in candidates:
-            n_folds = max(1, round(_CHOICE_ROWS / len(table.held_out[0])))
-            for held_out in table.held_out[:n_folds]:
-                nets.append(_fold(i, candidate.kl, places[i], held_out))
-                owners.append((i, candidate))
-    per_epoch = math.ceil(min(len(net.rows) for net in nets) / training.batch_size)
-    least = math.ceil(_CHOICE_STEPS / per_epoch)
-    epochs = min(training.epochs, max(least, round(_CHOICE_LENGTH * training.epochs)))
-    shorter = dataclasses.replace(training, epochs=epochs, steps=None, pruning=None, rule=None)
-    run = _train(nets, stack, engines, form.model, likelihood, shorter, None,
-                 what="compare", share=_CHOICE_TIME / (n_forms - number))  # fmt: skip
-    for i, candidate in dict.fromkeys(owners):
-        pairs = [
-            ([run.sparse(j).to("cpu")], nets[j].held_out)
-            for j in run.sound if owners[j] == (i, candidate)
-        ]  # fmt: skip
-        scores[i][candidate] = _score(stack, pairs) if pairs else -math.inf
-
-
-def _final(
-    engines: Sequence[Engine[Any]],
-    chosen: Sequence[Candidate],
-    form: Form,
-    likelihood: Likelihood,
-    training: Training,
-    n_left: int,
-) -> list[Group]:
-    """Train members and folds of every table with what was chosen for it."""
-    nets = list[_Net]()
-    stack, places = _stacked(form.tables)
-    for i, (table, candidate) in enumerate(zip(form.tables, chosen, strict=True)):
-        nets += [_Net(i, candidate.kl, places[i], places[i][:0])] * training.n_members
-        for held_out in table.held_out:
-            fold = _fold(i, candidate.kl, places[i], held_out)
-            nets += [fold] * fold_members(training.n_members)
-    watched = None
-    if training.patience is not None and all(table.held_out for table in form.tables):
-        watched = Validation(
-            Examples(stack.x, stack.y),
-            patience=training.patience,
-            every=max(1, training.epochs // _CHECKS),
-            rows=_watched_rows([net.held_out for net in nets], stack.counts()),
-            groups=tuple(net.table for net in nets),
-        )
-    run = _train(nets, stack, engines, form.model, likelihood, training, watched,
-                 what="train", share=_FINAL_TIME / n_left)  # fmt: skip
-    groups = [_group(run, nets, i, watched, training, one) for i, one in enumerate(chosen)]
-    if not all(group.members for group in groups):
-        raise _nothing_left(run)
-    return groups
-
-
-def _stacked(tables: Sequence[Table]) -> tuple[Table, list[Tensor]]:
-    """Tables one below the other, and where the rows of each are."""
-    x, y, _ = stacked([(table.x, table.y) for table in tables])
-    weighted = any(table.weight is not None for table in tables)
-    counts = torch.cat([table.counts() for table in tables]) if weighted else None
-    return Table(x, y, counts), list(torch.arange(len(x)).split([len(table) for table in tables]))
-
-
-def _fold(table: int, kl: float, everything: Tensor, held_out: Tensor) -> _Net:
-    mask = torch.ones(len(everything), dtype=torch.bool)
-    mask[held_out] = False
-    return _Net(table, kl, everything[mask], everything[held_out])
-
-
-def _train(
-    nets: Sequence[_Net],
-    stack: Table,
-    engines: Sequence[Engine[Any]],
-    model: nn.Module,
-    likelihood: Likelihood,
-    training: Training,
-    watched: Validation | None,
-    *,
-    what: str,
-    share: float,
-) -> Fit:
-    """Train all networks in a share of the time left; each row of a network counts 1/κ times."""
-    rows = None
-    if len(nets) > 1:
-        rows = Rows.of([net.rows for net in nets])
-        if any(net.kl != 1 for net in nets):
-            kls = torch.tensor([net.kl for net in nets])[:, None]
-            rows = Rows(rows.index, _real(rows) / kls)
-    elif nets[0].kl != 1:
-        schedule = training.schedule
-        schedule = dataclasses.replace(schedule, kl=nets[0].kl * schedule.kl)
-        training = dataclasses.replace(training, schedule=schedule)
-    each = [engines[net.table] for net in nets]
-    callbacks: Sequence[Callback] = ()
-    if training.pace is not None:
-        callbacks = training.pace.callbacks(f"{what} {len(nets)} networks")
-        if training.pace.deadline is not None:
-            rehearsed = dataclasses.replace(training, steps=REHEARSED, pruning=None)
-            began = training.pace.clock()
-            train_networks(model, likelihood, stack, rows, each, rehearsed)
-            seconds = (training.pace.clock() - began) / REHEARSED
-            n_rows = len(stack) if rows is None else rows.n
-            training = _cut(training, n_rows, training.pace.affordable(seconds, share))
-    return train_networks(
-        model, likelihood, stack, rows, each, training, validation=watched, callbacks=callbacks
-    )
-
-
-def _cut(training: Training, n_rows: int, most: int | None) -> Training:
-    """The training with at most so many steps, its whole course of rates in them."""
-    per_epoch = math.ceil(n_rows / min(training.batch_size, n_rows))
-    steps = training.steps or training.epochs * per_epoch
-    if most is None or most >= steps:
-        return training
-    schedule = training.schedule
-    warmup = schedule.kl_warmup_epochs * most / steps
-    schedule = dataclasses.replace(schedule, kl_warmup_epochs=warmup)
-    epochs = math.ceil(most / per_epoch)
-    return dataclasses.replace(training, steps=most, epochs=epochs, schedule=schedule)
-
-
-def _nothing_left(run: Fit) -> DivergedError:
+def nothing_left(run: Fit) -> DivergedError:
+    """The error of a run of which no network is left."""
     return DivergedError(
         f"{type(run.engine).__name__}: every network on a table diverged. Lower lr, or bring wild "
         "rows to the scale of the others."
     )
-
-
-def _real(rows: Rows) -> Tensor:
-    """1 for the rows of each network, 0 for those that fill up."""
-    return torch.ones(rows.index.shape) if rows.weight is None else rows.weight
-
-
-def _watched_rows(held_out: Sequence[Tensor], counts: Tensor) -> Rows:
-    """Held-out rows of every network with what they count; those of weight 0 fill up."""
-    nothing = torch.zeros(1, dtype=torch.int64)
-    filled = Rows.of([rows if len(rows) else nothing for rows in held_out])
-    empty = torch.tensor([len(rows) == 0 for rows in held_out])
-    return Rows(filled.index, _real(filled) * counts[filled.index] * ~empty[:, None])
-
-
-def _group(
-    run: Fit,
-    nets: Sequence[_Net],
-    number: int,
-    watched: Validation | None,
-    training: Training,
-    candidate: Candidate,
-) -> Group:
-    """Models and history of the networks of one table."""
-    indices, n = [i for i, net in enumerate(nets) if net.table == number], training.n_members
-    sound, per_fold = set(run.sound), fold_members(n)
-
-    def models(some: Sequence[int]) -> list[SparseModel]:
-        found = [run.sparse(i).to("cpu") for i in some if i in sound]
-        return found if training.rule is None else [prune(one, training.rule) for one in found]
-
-    folds = [models(indices[i : i + per_fold]) for i in range(n, len(indices), per_fold)]
-
-    def entry(name: str, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        if watched is not None and name.startswith("val_"):
-            return watched.by_group(value)[number]
-        return value[indices[0]]
-
-    history = [{name: entry(name, value) for name, value in row.items()} for row in run.history]
-    n_epochs = len(history)
-    if watched is not None:  # the epoch the group returned to
-        end = 0.0 if training.pruning is None else training.pruning.end
-        late = [row for row in history if row["epoch"] / training.epochs >= end]
-        n_epochs = min((row["val_nll"], row["epoch"]) for row in late if "val_nll" in row)[1]
-    kl = candidate.kl * training.schedule.kl
-    members = models(indices[:n])
-    return Group(members, folds, history, n_epochs, kl, candidate.form, {})
-
-
-def _score(table: Table, pairs: Sequence[tuple[list[SparseModel], Tensor]]) -> float:
-    """Mean log predictive density of the rows that the networks of folds have not seen."""
-    x, y, counts, rows = table.x, table.y, table.counts(), [index for _, index in pairs]
-    if y.is_floating_point():
-        found = [
-            cast(RealPrediction, predict_members(models, x[index], _SCORE_DRAWS))
-            for models, index in pairs
-        ]
-        likelihood = found[0].likelihood
-        if likelihood.standardised:
-            return likeliest_tails(found, [y[i] for i in rows], [counts[i] for i in rows])[1]
-    targets = y.double() if y.is_floating_point() else y
-    densities = [
-        log_density(models, x[index], targets[index], _SCORE_DRAWS) for models, index in pairs
-    ]
-    weight = torch.cat([counts[index] for index in rows]).double()
-    return float((torch.cat(densities) * weight).sum() / weight.sum())
 
 
 @dataclass(frozen=True, eq=False)
@@ -610,7 +276,7 @@ class PopulationFits:
             for first in range(0, run.n_models, n):
                 numbers = [i for i in range(first, first + n) if i in sound]
                 if not numbers:
-                    raise _nothing_left(run)
+                    raise nothing_left(run)
                 fitted.append([run.engine.posterior(run.problem, run.state, i) for i in numbers])
         return fitted
 

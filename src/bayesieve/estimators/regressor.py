@@ -24,13 +24,14 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.data.encoding import without_level
 from bayesieve.estimators.base import SieveEstimator
+from bayesieve.estimators.groups import Group
 from bayesieve.estimators.mixture import (
     log_density,
     noise_level,
     predict_members,
     with_noise_factor,
 )
-from bayesieve.estimators.population import Group, Table
+from bayesieve.estimators.population import Table
 from bayesieve.estimators.scale import FloatArray, Scale
 from bayesieve.estimators.tails import Tails, likeliest_tails
 

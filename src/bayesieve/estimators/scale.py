@@ -11,9 +11,7 @@ from torch import Tensor, nn
 from bayesieve.core.likelihoods import Bernoulli, Likelihood
 from bayesieve.core.posterior import SparseModel
 from bayesieve.data.preprocessing import cut_moments
-from bayesieve.estimators.population import (
-    DTYPE,
-)
+from bayesieve.estimators.population import DTYPE
 from bayesieve.nets import PiecewiseLinear
 
 FloatArray = NDArray[np.float64]

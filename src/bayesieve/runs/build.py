@@ -28,12 +28,11 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.cache import is_mapped
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
+from bayesieve.engines.config import EngineConfig, check_values
 from bayesieve.engines.recipes import (
     ENGINES,
-    EngineConfig,
     RunSize,
     build_engine,
-    check_values,
     recommended_schedule,
     resolve_engine,
 )

@@ -17,8 +17,8 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from bayesieve.checks import check_fraction, check_positive, check_seed, check_threads, did_you_mean
-from bayesieve.engines.recipes import EngineConfig as EngineConfig
-from bayesieve.engines.recipes import flag_name, setting
+from bayesieve.engines.config import EngineConfig as EngineConfig
+from bayesieve.engines.config import flag_name, setting
 from bayesieve.errors import TooLargeError, UsageError
 from bayesieve.files import check_limit, parse_json
 from bayesieve.text import short

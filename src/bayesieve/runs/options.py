@@ -22,7 +22,7 @@ from bayesieve.checks import (
     check_positive,
     check_threads,
 )
-from bayesieve.engines.recipes import check_values, flag_name, setting
+from bayesieve.engines.config import check_values, flag_name, setting
 from bayesieve.errors import UsageError
 from bayesieve.runs.config import RunConfig, Score, choices_of, kinds_of
 

@@ -13,10 +13,11 @@ from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.engines import recipes
 from bayesieve.engines.bmr import BMR
+from bayesieve.engines.config import EngineConfig
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
-from bayesieve.engines.recipes import ENGINES, EngineConfig, RunSize
+from bayesieve.engines.recipes import ENGINES, RunSize
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP

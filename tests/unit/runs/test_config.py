@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from bayesieve.engines.bmr import BMR, Reduction
+from bayesieve.engines.config import EngineName
 from bayesieve.engines.recipes import (
     ENGINES,
-    EngineName,
     RunSize,
     build_engine,
     recommended_batch_size,

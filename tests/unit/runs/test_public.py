@@ -60,7 +60,9 @@ def test_no_function_has_the_name_of_a_module():
 @pytest.mark.parametrize("name", ALIKE)
 def test_a_function_takes_what_its_command_takes(name):
     command = getattr(commands, name)
-    flags = parameters(command, "json", "help_all", *(keywords() if name in ("train", "sweep") else ()))
+    flags = parameters(
+        command, "json", "help_all", *(keywords() if name in ("train", "sweep") else ())
+    )
     assert flags == parameters(getattr(runs, name), "arguments")
 
 
