@@ -17,6 +17,7 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.memory import LiveBytes, _left_in_groups, free_bytes
 from bayesieve.core.state import named_tensors
 from bayesieve.data import images
+from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import ShortOfMemoryError
 from bayesieve.runs import train
 from bayesieve.training import loop
@@ -58,6 +59,11 @@ def test_a_dry_run_states_every_part(capsys):
     assert all(n > 0 for n in parts.values())
     assert parts["peak"] > parts["data"] + parts["weights"] + parts["state"]
     assert result["free_bytes"] > parts["peak"]
+    engines = result["engines"]
+    assert set(engines) == set(ENGINES)
+    assert engines["sbnn"]["peak"] == parts["peak"]
+    assert engines["map"]["per_weight"] < engines["sbnn"]["per_weight"]
+    assert engines["map"]["largest"] > engines["sbnn"]["largest"] > result["parameters"]
 
 
 @pytest.mark.parametrize("name", ONE_EACH)

@@ -63,6 +63,25 @@ class MemoryNeed:
         parts = [(name, n) for name, n in asdict(self).items() if name != "peak"]
         return ", ".join(f"{name} {as_bytes(n)}" for name, n in parts if n > self.peak / 50)
 
+    def per_weight(self, n_weights: int) -> float:
+        """Bytes for each weight of the network: all but the data, a checkpoint included."""
+        return (self._at_once - self.data) / n_weights
+
+    def largest(self, n_weights: int, free: int) -> int:
+        """Weights of the largest network of this kind, layers scaled alike, that fits.
+
+        Example:
+            >>> need = MemoryNeed(0, 8_000, 12_000, 8_000, 0, 4_000, 0, 0, 20_034_560)
+            >>> round(need.per_weight(1000)), need.largest(1000, free=10**9)
+            (32, 28356481)
+        """
+        room = (free - _LIBRARIES) / _RESERVE - self.data
+        return max(0, int(room / self.per_weight(n_weights)))
+
+    @property
+    def _at_once(self) -> float:
+        return (self.peak - _LIBRARIES) / _RESERVE
+
     def check(self, who: str, device: torch.device | str = "cpu") -> None:
         """Raise where the peak is more than what is free on the device."""
         free = free_bytes(device)

@@ -72,6 +72,15 @@ def train(asked: options.Train, result: dict[str, Any]) -> None:
         if result["memory"]:
             rows.append(("disk per checkpoint", as_bytes(result["checkpoint_bytes"])))
         print_table("This run would take", ("", ""), rows)
+        if result["engines"]:
+            print_table(
+                "With each engine at its defaults",
+                ("engine", "memory", "bytes per weight", "largest such network that fits"),
+                [
+                    (name, as_bytes(row["peak"]), f"{row['per_weight']:g}", f"{row['largest']:,}")
+                    for name, row in result["engines"].items()
+                ],
+            )
         print(json.dumps(result["config"], indent=2))
     else:
         print_quality("Test set", with_draws(result))

@@ -86,15 +86,15 @@ def counter_normals(shape: tuple[int, int], keys: Tensor, dtype: torch.dtype) ->
     k, n = shape
     n_pairs = (n + 1) // 2
     counter = torch.arange(k * n_pairs, dtype=torch.int32, device=keys.device).view(k, n_pairs)
-    a = _mix(counter ^ keys[0])
-    b, c = _mix(a + keys[1]), _mix(a + keys[2])
+    a = mix(counter ^ keys[0])
+    b, c = mix(a + keys[1]), mix(a + keys[2])
     u = ((b & 0x7FFFFFFF).to(dtype) + 1) * 2.0**-31  # in (0, 1], finest near 0: the tails
     angle = c.to(dtype) * (2 * math.pi * 2.0**-32)
     radius = (-2 * u.log()).sqrt()
     return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :n]
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
     """A fixed pseudo-random permutation of the 32-bit integers, elementwise."""
     x = (x ^ _shift(x, 16)) * 0x7FEB352D
     x = (x ^ _shift(x, 15)) * (0x846CA68B - 2**32)

@@ -70,6 +70,7 @@ class Execution:
         clip_norm: bound on the norm of the log-likelihood gradient per example; None has no bound.
         micro_batch: most examples that go through the network at once; the gradients of the parts
             of a batch are added. None takes the batch whole.
+        moments: dtype of the moments that Adam keeps; None is that of the weights.
         network_compiled: whether the network of one model is compiled too.
         sharing: the processes that share the examples of a step; None for one process.
 
@@ -87,6 +88,7 @@ class Execution:
     clip_norm: float | None = None
     micro_batch: int | None = None
     network_compiled: bool = False
+    moments: torch.dtype | None = None
     sharing: Sharing | None = None
     _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
 

@@ -97,7 +97,7 @@ class MAP:
         sgd = self.optimizer == "sgd"
         return MAPState(
             w=w,
-            moments=None if sgd else Moments.zeros_like(w),
+            moments=None if sgd else Moments.zeros_like(w, problem.execution.moments),
             momentum=torch.zeros_like(w) if sgd else None,
             step=w.new_zeros(()),
             lr=per_model(self.lr, w),

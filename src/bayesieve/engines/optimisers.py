@@ -5,6 +5,11 @@
 
 AdaBelief divides by the distance of a gradient from its forecast m. Hats mark corrected bias.
 
+The moments of Adam may be kept in bfloat16, half the memory. A step changes s by a thousandth, less
+than a digit of bfloat16, so that rounding to the nearest would never move it: results are rounded
+up or down at random, by chances that make them right on average. The random bits are a function of
+place, step and value, so that runs repeat themselves.
+
 Reference: Kingma and Ba (2015), algorithm 1; Zhuang et al. (2020), algorithm 2, with ε = 1e-16 in
 both places.
 """
@@ -14,6 +19,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from bayesieve.core.noise import mix
 
 BETA_1, BETA_2 = 0.9, 0.999
 ADAM_EPS, ADABELIEF_EPS = 1e-8, 1e-16
@@ -27,9 +34,11 @@ class Moments:
     second: Tensor
 
     @classmethod
-    def zeros_like(cls, parameter: Tensor) -> "Moments":
-        """Both averages at 0."""
-        return cls(torch.zeros_like(parameter), torch.zeros_like(parameter))
+    def zeros_like(cls, parameter: Tensor, dtype: torch.dtype | None = None) -> "Moments":
+        """Both averages at 0, of the parameter's dtype unless given."""
+        if dtype is not None and parameter.dtype != torch.float32:
+            raise ValueError(f"moments in bfloat16 are for float32, not {parameter.dtype}.")
+        return cls(*(torch.zeros_like(parameter, dtype=dtype) for _ in range(2)))
 
     def part(self, columns: slice) -> "Moments":
         """Views of some columns."""
@@ -41,6 +50,7 @@ class Pace(NamedTuple):
 
     length: Tensor  # lr / (1 - β₁ᵗ)
     second_factor: Tensor  # 1 / √(1 - β₂ᵗ)
+    step: Tensor | None = None  # t, for moments in bfloat16
 
 
 def pace_of(lr: Tensor, step: Tensor) -> Pace:
@@ -48,18 +58,40 @@ def pace_of(lr: Tensor, step: Tensor) -> Pace:
 
     Kept out of the fused update: there the powers would be taken once per weight.
     """
-    return Pace(lr / (1 - BETA_1**step), (1 - BETA_2**step).rsqrt())
+    return Pace(lr / (1 - BETA_1**step), (1 - BETA_2**step).rsqrt(), step)
+
+
+def rounded(value: Tensor, step: Tensor) -> Tensor:
+    """Round float32 to numbers of bfloat16, up or down at random, right on average.
+
+    Example:
+        >>> value = torch.full((10_000,), 1 + 1 / 512)  # a quarter of the way from 1 to the next
+        >>> found = rounded(value, torch.tensor(1.0))
+        >>> torch.equal(found, found.bfloat16().float()), round(found.mean().item(), 3)
+        (True, 1.002)
+    """
+    bits = value.view(torch.int32)
+    places = torch.arange(value.numel(), dtype=torch.int32, device=value.device)
+    key = mix(places.view(value.shape) ^ mix(step.to(torch.int32))) ^ bits
+    return ((bits + (mix(key) & 0xFFFF)) & -0x10000).view(torch.float32)
 
 
 def adam_(
     parameter: Tensor, grad: Tensor, moments: Moments, pace: Pace, trained: Tensor | None = None
 ) -> None:
     """One Adam step in place where `trained`."""
+    small = moments.first.dtype != parameter.dtype
     first, second = moments.first, moments.second
+    if small:
+        first, second = first.to(parameter.dtype), second.to(parameter.dtype)
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
     second.mul_(BETA_2).addcmul_(grad, grad, value=1 - BETA_2)
     step = pace.length * first / (second.sqrt() * pace.second_factor + ADAM_EPS)
     parameter.sub_(step if trained is None else step * trained)
+    if small:
+        assert pace.step is not None
+        moments.first.copy_(rounded(first, pace.step))
+        moments.second.copy_(rounded(second, -pace.step))
 
 
 def adabelief_(

@@ -65,13 +65,13 @@ def mean_field(
     generator: Generator, *, moments: bool = True,
 ) -> MeanField:  # fmt: skip
     """A fresh state around initial means, (k, d), with one starting std per model or for all."""
-    shape = len(mean), problem.layout.n_bayesian
+    shape, dtype = (len(mean), problem.layout.n_bayesian), problem.execution.moments
     log_std = per_model(init_std, mean).log().expand(shape).contiguous()
     return MeanField(
         mean=mean,
         log_std=log_std,
-        mean_moments=Moments.zeros_like(mean) if moments else None,
-        log_std_moments=Moments.zeros_like(log_std) if moments else None,
+        mean_moments=Moments.zeros_like(mean, dtype) if moments else None,
+        log_std_moments=Moments.zeros_like(log_std, dtype) if moments else None,
         step=mean.new_zeros(()),
         lr=per_model(lr, mean),
         prior=prior,

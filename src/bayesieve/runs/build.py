@@ -114,6 +114,7 @@ def make_plan(config: RunConfig) -> Plan:
         clip_norm=training.clip_norm,
         checkpoint_every=training.checkpoint_every,
         compile=training.compile,
+        moments=training.moments,
     )
     plan = Plan(config, data, problem, engine, schedule, pruning, validation, device, size)
     check_plan(plan)
@@ -494,6 +495,28 @@ def needed_memory(
     )
 
 
+def memory_by_engine(plan: Plan) -> dict[str, dict[str, float]]:
+    """Memory of this run with each engine at its defaults, and the largest network that fits.
+
+    Engines that cannot learn the network, or whose run cannot be rehearsed, are left out.
+    """
+    found: dict[str, dict[str, float]] = {}
+    n_weights, free = plan.problem.layout.size, free_bytes(plan.device)
+    for name in ENGINES:
+        config = replace(plan.config, engine=EngineConfig(name), pruning=PruningConfig())
+        config = replace(config, schedule=ScheduleConfig())
+        with suppress(UnsupportedModelError, ValueError, TypeError):
+            config, size = _resolve(config, plan.data, plan.problem.n_data, plan.device)
+            engine = _sized_engine(config, size)
+            need = needed_memory(config, plan.data, plan.problem, engine, size, plan.device)
+            found[name] = {
+                "peak": need.peak,
+                "per_weight": round(need.per_weight(n_weights), 1),
+                "largest": need.largest(n_weights, free),
+            }
+    return found
+
+
 def what_it_takes(plan: Plan, need: MemoryNeed | None) -> dict[str, Any]:
     """Parameters, steps and memory (if it is known) of a planned run, and what is free."""
     problem, layout = plan.problem, plan.problem.layout
@@ -505,6 +528,7 @@ def what_it_takes(plan: Plan, need: MemoryNeed | None) -> dict[str, Any]:
         "steps_per_epoch": plan.size.per_epoch,
         "device": str(plan.device),
         "memory": {} if need is None else asdict(need),
+        "engines": {} if need is None else memory_by_engine(plan),
         "free_bytes": free_bytes(plan.device),
         "checkpoint_bytes": None if need is None else need.state,
     }

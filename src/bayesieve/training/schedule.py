@@ -45,6 +45,8 @@ class Schedule:
             end of each epoch.
         compile: whether to compile the elementwise part of a step: "auto" (if it saves time), "on"
             or "off"; "network" compiles the network of a single model too.
+        moments: number format of the running averages of Adam: "bf16" takes half the memory,
+            rounded at random (engines/optimisers.py).
 
     Example:
         >>> Schedule(lr="cosine").lr_scale(0.5)
@@ -61,11 +63,13 @@ class Schedule:
     clip_norm: float | None = None
     checkpoint_every: int | None = None
     compile: CompileMode = "auto"
+    moments: Literal["float32", "bf16"] = "float32"
 
     def __post_init__(self) -> None:
         check_choice("Schedule", "lr", self.lr, LR_KINDS)
         check_choice("Schedule", "minibatch", self.minibatch, ("uniform", "geometric"))
         check_choice("Schedule", "compile", self.compile, COMPILE_MODES)
+        check_choice("Schedule", "moments", self.moments, ("float32", "bf16"))
         for name in ("clip_norm", "checkpoint_every"):
             if getattr(self, name) is not None:
                 check_positive("Schedule", **{name: getattr(self, name)})

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from bayesieve.core.noise import _mix, counter_normals, fresh_keys
+from bayesieve.core.noise import counter_normals, fresh_keys, mix
 from bayesieve.training.stepper import compiler_missing
 
 N = 400_000
@@ -50,8 +50,8 @@ def test_tail_reaches_beyond_six():
     # u = 2^-31 needs b = 0 mod 2^31, which one counter in 2^31 gives: undo the mixing to find it.
     inverse = _unmix(torch.zeros(1, dtype=torch.int32))
     three = torch.tensor([0, 0, 0], dtype=torch.int32)
-    assert _mix(inverse).item() == 0
-    three[1] = inverse.item() - _mix(three[:1]).item()
+    assert mix(inverse).item() == 0
+    three[1] = inverse.item() - mix(three[:1]).item()
     z = counter_normals((1, 2), three, torch.float32)
     assert z.norm().item() == pytest.approx(math.sqrt(62 * math.log(2)), rel=1e-5)
 
@@ -104,9 +104,9 @@ def test_the_mean_over_steps_of_one_entry_is_zero():
 
 def test_mix_is_a_bijection_that_spreads_every_bit():
     x = torch.arange(1 << 16, dtype=torch.int32)
-    assert torch.equal(_unmix(_mix(x)), x)
+    assert torch.equal(_unmix(mix(x)), x)
     for bit in range(31):
-        flipped = _mix(x) ^ _mix(x ^ (1 << bit))
+        flipped = mix(x) ^ mix(x ^ (1 << bit))
         for out in range(32):
             share = ((flipped >> out) & 1).double().mean().item()
             assert abs(share - 0.5) < 0.02, (bit, out)
@@ -156,7 +156,7 @@ def test_compiled_equals_eager():
 
 
 def _unmix(x):
-    """The inverse of `_mix`, in 64-bit arithmetic."""
+    """The inverse of `mix`, in 64-bit arithmetic."""
     x = x.long() & 0xFFFFFFFF
     x = x ^ (x >> 16)
     x = (x * pow(0x846CA68B, -1, 2**32)) & 0xFFFFFFFF

@@ -2,8 +2,19 @@
 
 import pytest
 import torch
+from torch import Generator, nn
 
-from bayesieve.engines.optimisers import Moments, adabelief_, adam_, pace_of
+from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.problem import Problem
+from bayesieve.core.state import named_tensors
+from bayesieve.engines.bmr import BMR
+from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.map import MAP
+from bayesieve.engines.optimisers import Moments, adabelief_, adam_, pace_of, rounded
+from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sgmcmc import SGHMC
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
 from problems import normal
 
 
@@ -89,3 +100,58 @@ def test_what_is_not_trained_stays():
     trained = torch.tensor([True, False])
     adabelief_(parameter, torch.ones(2).double(), moments, pace, trained)
     assert parameter.tolist() == pytest.approx([-0.1 / 0.9, 0.0], abs=1e-8)
+
+
+def test_random_rounding_is_right_on_average_and_never_far():
+    value = torch.randn(1, 1000, generator=Generator().manual_seed(0)) * 3
+    draws = torch.cat([rounded(value, torch.tensor(float(step))) for step in range(1, 401)])
+    assert torch.equal(draws, draws.bfloat16().float())
+    error = (draws - value) / value.abs()
+    assert error.abs().max() < 2**-7
+    assert error.mean(0).abs().max() < 5 * 2**-8 / 20
+    assert error.mean().abs() < 2e-5
+    exact = value.bfloat16().float()
+    assert torch.equal(rounded(exact, torch.tensor(3.0)), exact)
+    assert rounded(torch.zeros(4), torch.tensor(1.0)).count_nonzero() == 0
+
+
+def test_moments_in_bfloat16_follow_those_in_float32():
+    source = Generator().manual_seed(0)
+    parameter = torch.zeros(1, 2000)
+    small, full = parameter.clone(), parameter.clone()
+    moments = Moments.zeros_like(small, torch.bfloat16), Moments.zeros_like(full)
+    for step in range(1, 301):
+        grad = 1 + torch.randn(1, 2000, generator=source)
+        pace = pace_of(torch.tensor(0.01), torch.tensor(float(step)))
+        adam_(small, grad, moments[0], pace)
+        adam_(full, grad, moments[1], pace)
+    assert moments[0].second.dtype == torch.bfloat16
+    ratio = moments[0].second.float() / moments[1].second  # nearest rounding would stop at 0.5
+    assert abs(ratio.mean().item() - 1) < 0.01
+    torch.testing.assert_close(small.mean(), full.mean(), rtol=2e-3, atol=0)
+    with pytest.raises(ValueError, match=r"for float32, not torch\.float64"):
+        Moments.zeros_like(parameter.double(), torch.bfloat16)
+
+
+@pytest.mark.parametrize("engine", [MAP(), FlatVI(), SBNN()], ids=lambda e: type(e).__name__)
+def test_fits_keep_moments_in_bfloat16_when_asked(engine):
+    x = torch.linspace(-1, 1, 32)[:, None]
+    runs = []
+    for moments in ("float32", "bf16", "bf16"):
+        torch.manual_seed(0)
+        problem = Problem(nn.Linear(1, 1), Gaussian(), (x, 3 * x[:, 0]))
+        schedule = Schedule(moments=moments)
+        runs.append(fit(problem, engine, steps=40, batch_size=16, schedule=schedule))
+    kept = [value.dtype for _, value in named_tensors(runs[1].state)].count(torch.bfloat16)
+    assert kept == (2 if isinstance(engine, MAP) else 4)
+    means = [run.posterior.mean for run in runs]
+    torch.testing.assert_close(means[1], means[0], rtol=0.05, atol=0.01)
+    assert not torch.equal(means[1], means[0])
+    assert torch.equal(means[1], means[2])
+
+
+@pytest.mark.parametrize("engine", [BMR(), SGHMC(), SBNN(optimizer="sgd")], ids=repr)
+def test_engines_without_moments_of_adam_say_so(engine):
+    problem = Problem(nn.Linear(1, 1), Gaussian(), (torch.ones(8, 1), torch.ones(8)))
+    with pytest.raises(ValueError, match='moments="bf16" of Schedule is for Adam of'):
+        fit(problem, engine, steps=1, schedule=Schedule(moments="bf16"))
