@@ -413,6 +413,18 @@ def test_the_slider_is_docked_and_plays(visit):
         assert int(stopped) >= 2
 
 
+def test_strangers_are_not_answered_and_their_noise_is_not_the_data_s(visit):
+    with visit("digits") as page:
+        page.locator("[data-class]").wait_for()
+        for name in ("A letter", "A shoe", "Noise"):
+            page.get_by_role("button", name=name, exact=True).click()
+            page.locator("#familiarity.strange").wait_for()
+            assert float(page.locator("#familiarity").get_attribute("data-share")) < 0.05
+            assert "would rather not answer" in page.locator("#answer").text_content()
+            assert "noise of the data" not in page.locator("#answer").text_content()
+        assert "of test examples" in page.locator("#epistemic").text_content()
+
+
 def test_sections_fold_on_a_phone_and_links_open_them(visit):
     with visit("digits", viewport={"width": 360, "height": 740}) as page:
         trust = page.locator("#trust .content")

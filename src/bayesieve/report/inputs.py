@@ -16,6 +16,7 @@ from bayesieve.select import feature_importance
 
 _MOST_COLUMNS = 200
 _INK = 0.25  # of the full range, from which a pixel counts as drawn
+_LEAST_INK = 0.25  # quantile of the ink of training pictures that a drawing is thickened to
 _TYPICAL = 500  # training pictures that say how large drawings are
 _EXAMPLES = 256  # whose slopes are averaged
 _MOST_UNITS = 24
@@ -35,12 +36,13 @@ def describe_inputs(data: DataSet) -> Json:
         pixels = PixelScale.of(data.preprocessing).pixels(data.train.x[:_TYPICAL].cpu().float())
         edge = torch.cat([pixels[..., 0, :].flatten(), pixels[..., -1, :].flatten()])
         drawable = data.input_shape[0] == 1 and float(edge.median()) < _INK
-        row |= {"kind": "image", "drawable": drawable, "box": None}
+        row |= {"kind": "image", "drawable": drawable, "box": None, "ink": None}
         if drawable:  # the median, in pixels, of the longer side of what is drawn
             shades = pixels[:, 0]
             inked = shades > _INK * shades.amax((1, 2), keepdim=True).clamp(min=1e-6)
             sides = torch.stack([_extent(inked.any(2)), _extent(inked.any(1))]).amax(0)
             row["box"] = int(sides.median())
+            row["ink"] = short(float(shades.sum((1, 2)).quantile(_LEAST_INK)), 4)
         return row
     if len(data.input_shape) == 1 and data.input_shape[0] <= _MOST_COLUMNS:
         return {"kind": "table", "columns": _columns(data)}

@@ -18,6 +18,7 @@ from bayesieve.report.packing import Json, rounded, short
 from bayesieve.report.source import Limits, Source
 
 _MOST_POINTS = 200  # of a risk-coverage curve
+_SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)
 _MOST_DOTS = 400  # of the picture of a regression
 _LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -118,6 +119,10 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
         order = prediction.entropy.cpu().argsort(stable=True)
         worst = order[(prediction.label.cpu() != labels)[order]]  # the most confident first
         rows["n_wrong"] = len(worst)
+        rows["quantiles"] = {
+            name: rounded(getattr(prediction, name).cpu().double().quantile(_SHARES), 4)
+            for name in ("entropy", "epistemic")
+        }
         columns = {"label": labels, "probs": prediction.probs, "entropy": prediction.entropy,
                    "epistemic": prediction.epistemic}  # fmt: skip
     else:

@@ -198,6 +198,21 @@ def test_a_drawing_is_brought_to_the_size_of_the_data():
     assert nothing == [0] * 64
 
 
+def test_a_thin_drawing_gets_the_ink_of_the_data():
+    code = """
+        const side = 40, ink = new Float32Array(side * side);
+        for (let r = 4; r < 36; r++) ink[r * side + 20] = 1;
+        const thin = fitDrawing(ink, side, 8, 8, 8), thick = asTrained(ink, side, 8, 8, 8, 12);
+        const sum = (values) => values.reduce((a, b) => a + b, 0);
+        const nothing = asTrained(new Float32Array(side * side), side, 8, 8, 8, 12);
+        return [sum(thin), sum(thick), sum(nothing), shareBelow([0, 1, 2, 3], 1.5)];
+    """
+    thin, thick, nothing, share = node(code)
+    assert thin < 4
+    assert thick >= 12
+    assert (nothing, share) == (0, 0.5)
+
+
 @pytest.mark.parametrize("shape", [(5,), (1, 8, 8), (3, 12, 9)])
 def test_the_page_computes_the_familiarity_that_python_does(shape):
     x = torch.randn(300, *shape, generator=torch.Generator().manual_seed(0))

@@ -64,10 +64,20 @@ function familiarityOf(known, input) {
   return share;
 }
 
-// A sentence under the answer; a warning where the input is unlike the training data.
-function familiarityLine(known, input) {
-  const share = familiarityOf(known, input), strange = share < 0.05;
-  const said = `${percent(share, share < 0.01 ? 2 : 0)} of held-out training examples are at least as strange`;
-  return el("p", { class: strange ? "check bad" : "check", id: "familiarity", "data-share": share.toFixed(6) },
-    strange ? `Unfamiliar: only ${said}. The answer above is a guess.` : `Familiar: ${said}.`);
+const STRANGE = 0.05; // familiarity below which the network should not answer
+
+// How strange the input is, as a dial from familiar to unlike everything, with the mark from which it should not answer.
+function familiarityDial(share) {
+  const strange = share < STRANGE, unlike = 1 - share;
+  const mark = el("span", { class: "limit" });
+  mark.style.left = 100 * (1 - STRANGE) + "%";
+  const dial = track(unlike, strange ? "far" : "");
+  dial.append(mark);
+  const words = strange ? `Unlike ${percent(unlike, share < 0.01 ? 1 : 0)} of what it knows.` : `Familiar: ${percent(share, 0)} of what it knows is at least as strange.`;
+  return el("div", { class: "dial" + (strange ? " strange" : ""), id: "familiarity", "data-share": share.toFixed(6) }, el("span", {}, words), dial);
+}
+
+// Share of the values whose evenly spaced quantiles are given that lie below x.
+function shareBelow(quantiles, x) {
+  return quantiles.filter((v) => v < x).length / quantiles.length;
 }

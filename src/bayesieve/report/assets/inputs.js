@@ -1,5 +1,31 @@
 // From what a reader draws or sets to the numbers the network reads.
 
+// Lines of a drawing made thicker by n pixels on each side.
+function thickened(ink, side, n) {
+  const spread = (from, step, jump) => {
+    const to = new Float32Array(from.length);
+    for (let line = 0; line < side; line++) {
+      for (let i = 0; i < side; i++) {
+        let most = 0;
+        for (let k = Math.max(0, i - n); k <= Math.min(side - 1, i + n); k++) most = Math.max(most, from[line * jump + k * step]);
+        to[line * jump + i * step] = most;
+      }
+    }
+    return to;
+  };
+  return spread(spread(ink, 1, side), side, 1);
+}
+
+// A drawing as training pictures are: of their size, in their place, with lines thick enough to have `least` ink.
+function asTrained(ink, side, height, width, box, least) {
+  let out = fitDrawing(ink, side, height, width, box);
+  const mass = (values) => values.reduce((sum, v) => sum + v, 0);
+  for (let n = 3; n <= 21 && mass(out) > 0 && mass(out) < least; n += 3) {
+    out = fitDrawing(thickened(ink, side, n), side, height, width, box);
+  }
+  return out;
+}
+
 // A drawing, (side x side) ink between 0 and 1, brought to the size and place of the training
 // pictures: its longer side becomes `box` pixels, and it is centred. Returns ink of height x width.
 function fitDrawing(ink, side, height, width, box) {
@@ -154,5 +180,17 @@ function drawingPad(onChange) {
     context.imageSmoothingEnabled = false;
     context.drawImage(small, 0, 0, side, side);
   };
-  return { canvas, clear, show };
+  // Draws strokes of points between 0 and 1.
+  const draw = (strokes) => {
+    clear();
+    for (const points of strokes) {
+      [pen.x, pen.y] = points[0].map((v) => v * side);
+      for (const [x, y] of points) {
+        stroke(x * side, y * side);
+        [pen.x, pen.y] = [x * side, y * side];
+      }
+    }
+    changed();
+  };
+  return { canvas, clear, show, draw };
 }

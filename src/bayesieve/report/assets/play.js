@@ -13,8 +13,9 @@ function playSection(run, view) {
       answer.replaceChildren(empty(run.inputs.kind === "image" ? "Draw something, or take a test example." : "Move a slider."));
       return;
     }
-    const item = run.task === "regression" ? realAnswer(run, network, input, view.cut) : classAnswer(run, network, input, view.cut);
-    answer.replaceChildren(item, ...(known ? [familiarityLine(known, input)] : []));
+    const share = known ? familiarityOf(known, input) : null, strange = share !== null && share < STRANGE;
+    const item = (run.task === "regression" ? realAnswer : classAnswer)(run, network, input, view.cut, strange);
+    answer.replaceChildren(item, ...(known ? [familiarityDial(share)] : []));
   };
   const set = (x) => {
     input = x;
@@ -57,7 +58,7 @@ function imageInput(run, set) {
     set(null);
   };
   const pad = drawable ? drawingPad((ink, side) => {
-    const values = fitDrawing(ink, side, height, width, box);
+    const values = asTrained(ink, side, height, width, box, run.inputs.ink);
     if (values.some((v) => v > 0)) see(values);
     else reset();
   }) : null;
@@ -71,15 +72,34 @@ function imageInput(run, set) {
     return item.index.map((_, k) => all.subarray(k * size, (k + 1) * size));
   }) : [];
   let next = 0;
+  const strangers = pad ? strangerButtons(run, pad, pick, () => pool[0]) : null;
   const example = pool.length ? el("button", { type: "button", class: "button", id: "next-example", onclick: () => pick(pool[next++ % pool.length]) }, "Next test example") : null;
   const clear = pad ? el("button", { type: "button", class: "button", id: "clear", onclick: () => pad.clear() }, "Clear") : null;
   reset();
   if (pool.length) setTimeout(() => pick(pool[next++]), 0);
   return {
     pick,
-    node: el("div", {}, pad ? [el("p", { class: "caption" }, "Draw here, with a pen, a finger or the arrow keys."), pad.canvas] : null, el("div", { class: "buttons" }, clear, example),
+    node: el("div", {}, pad ? [el("p", { class: "caption" }, "Draw here, with a pen, a finger or the arrow keys."), pad.canvas] : null, el("div", { class: "buttons" }, clear, example, strangers),
       el("div", { class: "seen" }, preview, el("span", {}, `What the network sees: ${width}×${height} pixels${pad ? ", brought to the size of its training images" : ""}.`))),
   };
+}
+
+// Inputs that are not of the data, ready to try: strokes on the pad, or pictures.
+const LETTER = [[[0.2, 0.85], [0.5, 0.12], [0.8, 0.85]], [[0.32, 0.58], [0.68, 0.58]]];
+const SHOE = [[[0.08, 0.72], [0.1, 0.42], [0.3, 0.36], [0.42, 0.5], [0.68, 0.6], [0.92, 0.66], [0.93, 0.78], [0.08, 0.78], [0.08, 0.72]], [[0.12, 0.66], [0.9, 0.74]], [[0.42, 0.5], [0.36, 0.62]], [[0.54, 0.55], [0.48, 0.66]]];
+
+function strangerButtons(run, pad, pick, example) {
+  const [, height, width] = run.inputs.shape;
+  const button = (text, onclick) => el("button", { type: "button", class: "button stranger", onclick }, text);
+  const noise = () => {
+    let state = 7; // the same noise each time
+    pick(Uint8Array.from({ length: height * width }, () => { state = (state * 16807) % 2147483647; return state % 256; }));
+  };
+  const turned = () => {
+    const image = example();
+    if (height === width && image) pick(Uint8Array.from(image, (_, i) => image[(height - 1 - (i % width)) * width + Math.floor(i / width)]));
+  };
+  return [button("A letter", () => pad.draw(LETTER)), button("A shoe", () => pad.draw(SHOE)), button("Noise", noise), height === width ? button("A test example, turned", turned) : null];
 }
 
 function tableInput(run, set) {
@@ -137,13 +157,19 @@ function tableInput(run, set) {
   };
 }
 
-function classAnswer(run, network, input, cut) {
+// What it says: the answer, or that it would rather not answer, and what it would say if it must.
+function spoken(strange, answer, sure) {
+  if (!strange) return el("p", { class: "answer" }, answer, " ", el("small", {}, sure));
+  return el("p", { class: "answer abstains" }, "It has not seen such a thing and would rather not answer. ", el("small", {}, `If it must: ${answer} ${sure}.`));
+}
+
+function classAnswer(run, network, input, cut, strange) {
   const item = classify(network, input, cut);
   const names = run.data.classes;
   const best = item.probs.indexOf(Math.max(...item.probs));
   const order = names.length <= 12 ? names.map((_, c) => c)
     : item.probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 10).map((pair) => pair[1]);
-  const row = 24, height = row * order.length + 22;
+  const row = innerWidth < 480 ? 18 : 24, height = row * order.length + 22;
   const chart = responsive((width) => {
     const left = Math.min(120, 14 + 8 * Math.max(...order.map((c) => names[c].length)));
     const px = (p) => left + p * (width - left - 58);
@@ -151,32 +177,40 @@ function classAnswer(run, network, input, cut) {
     order.forEach((c, i) => {
       const y = i * row;
       root.append(
-        shape("text", { class: "axis-label", x: left - 8, y: y + 16, "text-anchor": "end" }, names[c]),
+        shape("text", { class: "axis-label", x: left - 8, y: y + row / 2 + 4, "text-anchor": "end" }, names[c]),
         shape("rect", { x: left, y: y + 4, width: px(1) - left, height: row - 8, rx: 3, fill: "var(--grid)" }),
         shape("rect", { x: left, y: y + 4, width: Math.max(0, px(item.probs[c]) - left), height: row - 8, rx: 3, fill: c === best ? "var(--bar)" : "var(--muted)" }),
       );
       item.draws.forEach((probs) => root.append(shape("circle", { cx: px(probs[c]), cy: y + row / 2, r: 2.4, fill: "var(--orange)", stroke: "var(--card)", "stroke-width": 0.6 })));
-      root.append(shape("text", { x: px(1) + 8, y: y + 16 }, percent(item.probs[c], 1)));
+      root.append(shape("text", { x: px(1) + 8, y: y + row / 2 + 4 }, percent(item.probs[c], 1)));
     });
     if (item.draws.length) root.append(shape("text", { x: left, y: height - 4 }, "bars: average. dots: each draw of the weights"));
     return root;
   });
   const doubt = item.epistemic === null
-    ? el("p", { class: "caption" }, `Uncertainty ${number(item.total, 3)} nats. This model has no spread of weights, so none of it can be told apart.`)
-    : doubtBar(item.total, item.epistemic, Math.log(names.length));
+    ? el("p", { class: "caption" }, `Uncertainty ${nats(run, "entropy", item.total)}. This model has no spread of weights, so none of it can be told apart.`)
+    : doubtBar(run, item.total, item.epistemic, Math.log(names.length), strange);
   return el("div", { "data-class": names[best], "data-probs": item.probs.map((p) => p.toFixed(6)).join(" ") },
-    el("p", { class: "answer" }, names[best], " ", el("small", {}, `with ${percent(item.probs[best], 1)}`)), chart, doubt);
+    spoken(strange, names[best], `with ${percent(item.probs[best], 1)}`), chart, doubt);
 }
 
-// Total uncertainty split into noise of the data and doubt about the weights.
-function doubtBar(total, epistemic, most) {
+// A number of nats, and how many test examples have less of it.
+function nats(run, key, value) {
+  const quantiles = run.examples.quantiles && run.examples.quantiles[key];
+  return `${number(value, 3)} nats` + (quantiles ? `, more than ${percent(shareBelow(quantiles, value), 0)} of test examples` : "");
+}
+
+// Total uncertainty split into noise of the data and doubt about the weights. Outside the data there is no noise of the data to speak of.
+function doubtBar(run, total, epistemic, most, strange) {
   const noise = Math.max(0, total - epistemic);
-  return el("div", { class: "rank" },
-    el("span", {}, "noise of the data"), track(noise / most), el("span", {}, number(noise, 3) + " nats"),
-    el("span", {}, "doubt about the weights"), track(epistemic / most), el("span", { id: "epistemic" }, number(epistemic, 3) + " nats"));
+  const doubt = [el("span", {}, "doubt about the weights"), track(epistemic / most), el("span", { id: "epistemic" }, nats(run, "epistemic", epistemic))];
+  if (strange) {
+    return el("div", { class: "rank" }, el("span", {}, "uncertainty of the answer"), track(total / most), el("span", {}, nats(run, "entropy", total)), doubt);
+  }
+  return el("div", { class: "rank" }, el("span", {}, "noise of the data"), track(noise / most), el("span", {}, number(noise, 3) + " nats"), doubt);
 }
 
-function realAnswer(run, network, input, cut) {
+function realAnswer(run, network, input, cut, strange) {
   const item = regress(network, input, cut);
   const scale = run.data.target_std[0], shift = run.data.target_mean[0];
   const mean = item.center * scale + shift, noise = item.aleatoric * scale;
@@ -200,7 +234,7 @@ function realAnswer(run, network, input, cut) {
   });
   const line = (name, value, id) => [el("span", {}, name), track(value / (noise + doubt || 1)), el("span", { id }, number(value, 3))];
   return el("div", { "data-mean": mean },
-    el("p", { class: "answer" }, number(mean), " ", el("small", {}, `± ${number(std, 3)}; 90 % between ${number(mean - half, 3)} and ${number(mean + half, 3)}`)),
+    spoken(strange, number(mean), `± ${number(std, 3)}; 90 % between ${number(mean - half, 3)} and ${number(mean + half, 3)}`),
     chart,
-    el("div", { class: "rank" }, line("noise of the data", noise), item.epistemic === null ? [] : line("doubt about the weights", doubt, "epistemic")));
+    el("div", { class: "rank" }, line(strange ? "noise, as if it were data" : "noise of the data", noise), item.epistemic === null ? [] : line("doubt about the weights", doubt, "epistemic")));
 }
