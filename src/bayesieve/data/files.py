@@ -84,13 +84,7 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 def _check_declared_size(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     # numpy allocates what the header declares before it reads; compare with the real size first
     with archive.open(info) as member:
-        version = np.lib.format.read_magic(member)
-        reader = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, _, dtype = reader(member)
+        shape, _, dtype = npy_header(member)
         offset = member.tell()
     if dtype.hasobject:
         raise ValueError(f"array {info.filename!r} holds Python objects")
@@ -103,6 +97,13 @@ def _check_declared_size(path: Path, archive: zipfile.ZipFile, info: zipfile.Zip
             f"{info.file_size - offset} follow its header at byte offset {offset}. "
             "The file is damaged: make or fetch it again."
         )
+
+
+def npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and dtype, from the header of a .npy file."""
+    if np.lib.format.read_magic(stream) == (1, 0):
+        return np.lib.format.read_array_header_1_0(stream)
+    return np.lib.format.read_array_header_2_0(stream)
 
 
 def read_up_to(file: BinaryIO | IO[bytes], n_bytes: int) -> bytes:

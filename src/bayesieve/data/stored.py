@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bayesieve.data.files import npy_header
 from bayesieve.data.streams import Pair, StoredRows
 from bayesieve.errors import DataError
 
@@ -106,13 +107,7 @@ def npz_member(path: Path, name: str) -> np.ndarray:
         skip = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
         file.seek(skip, io.SEEK_CUR)
         try:
-            version = np.lib.format.read_magic(file)
-            read = (
-                np.lib.format.read_array_header_1_0
-                if version == (1, 0)
-                else np.lib.format.read_array_header_2_0
-            )
-            shape, fortran, dtype = read(file)
+            shape, fortran, dtype = npy_header(file)
         except ValueError as error:
             raise DataError(f"{path}: array {name!r} has no header of NumPy: {error}.") from error
         start = file.tell()

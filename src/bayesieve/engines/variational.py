@@ -104,7 +104,8 @@ def adam_step_(
     pace = pace_of(state.lr * state.controls.lr_scale, state.step)
     kl = state.controls.kl_scale / problem.n_data
     masks, n = state.controls.factors, state.log_std.shape[1]
-    if problem.execution.native and not at_draw and drawn.spread_grads is None:
+    in_float32 = problem.execution.moments is None
+    if problem.execution.native and in_float32 and not at_draw and drawn.spread_grads is None:
         _move_natively_(state, drawn, pace, kl, problem.n_data, masks)
         return
     for part in problem.execution.parts(state.mean, n):
@@ -152,8 +153,8 @@ def _move_natively_(
     assert mean is not None
     assert std is not None
     (k, d), n = state.mean.shape, state.log_std.shape[1]
-    columns = [number.expand(k, 1) for number in (*state.prior.all(), kl, *pace)]
-    numbers = torch.cat(columns, 1).contiguous()
+    settings = (*state.prior.all(), kl, pace.length, pace.second_factor)
+    numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
     tensors = (drawn.weights, drawn.grads, drawn.stds, drawn.std_grads, state.mean, mean.first,
                mean.second, state.log_std, std.first, std.second, *masks, numbers)  # fmt: skip
     described = (ctypes.c_void_p * len(tensors))(*map(native.address, tensors))
