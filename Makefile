@@ -20,7 +20,7 @@ MEMORY := $(shell [ -w /dev/shm ] && df -Pm /dev/shm | awk 'NR == 2 && $$4 > 100
 TESTED := OMP_NUM_THREADS=1 $(addprefix TMPDIR=,$(MEMORY)) $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types format bench calibrate faults clean
+.PHONY: help demo quick test lint types format bench calibrate faults ranks clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -65,6 +65,9 @@ faults: $(STAMP) ## inject every fault, 7 to 15 minutes, and write docs/reliabil
 	rm -f results/faults.json
 	BAYESIEVE_FAULTS=long BAYESIEVE_FAULTS_RECORD=results/faults.json $(TESTED) -q tests/faults
 	$(BIN)/python docs/make_results_table.py
+
+ranks: $(STAMP) ## train on two processes, stop and kill them: half a minute
+	BAYESIEVE_RANKS=long $(TESTED) -q tests/end_to_end/test_ranks.py tests/unit/training/test_distributed.py
 
 zoo: $(STAMP) ## halve the units of every architecture, and write docs/models.md
 	$(BIN)/python docs/make_models_table.py

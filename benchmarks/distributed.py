@@ -12,8 +12,8 @@ messages included, which no other process changes. `message_ms` is the time of t
 shortest of many, and `bytes` what each rank gives to it. Ranks are pinned to a core each and have
 one thread. Images are random.
 
-`--extrapolate` prints what the cost model of docs/scaling.md makes of the step times that were
-measured on one GPU.
+`--extrapolate results/steps-cuda.json` measures nothing: it prints what the cost model makes of
+eager steps that were measured on one GPU, for links whose speed is assumed (`LINKS`).
 """
 
 import argparse
@@ -49,6 +49,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
 }
 ENGINES: dict[str, Engine[Any]] = {"MAP": MAP(lr=1e-3), "SBNN": SBNN(lr=1e-3)}
 PER_RANK = {"MLP 784-400-400-10": (128, 512), "LeNet-5": (128,)}
+BYTES = {"MAP": 4, "FlatVI": 8, "SBNN": 8}  # per weight in a message
 N_DATA, STEPS = 8192, 1
 MESSAGES = 40  # timed alone
 
@@ -86,6 +87,25 @@ def efficiency(step: float, message: float) -> float:
         0.75
     """
     return step / (step + message)
+
+
+def extrapolated(steps: Path) -> list[dict[str, Any]]:
+    """Efficiency on many GPUs from eager steps on one; nothing of it is measured."""
+    rows = []
+    for row in json.loads(steps.read_text())["rows"]:
+        name = row["name"].removeprefix("graphed step: ")
+        engine, _, how = name.partition(", ")
+        if how != "eager, no graph" or engine not in BYTES:
+            continue
+        size = sum(p.numel() for p in NETS[row["net"]]().parameters())
+        for n_ranks, link in LINKS.items():
+            message = message_seconds(BYTES[engine] * size, n_ranks, link)
+            rows.append({
+                "net": row["net"], "engine": engine, "gpus": n_ranks, "link": link.name,
+                "step_ms": round(row["median_ms"], 2), "message_ms": round(1e3 * message, 3),
+                "efficiency": round(efficiency(row["median_ms"] / 1e3, message), 3),
+            })  # fmt: skip
+    return rows
 
 
 def timed(action: Callable[[], object]) -> tuple[float, float]:
@@ -190,7 +210,12 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--rounds", type=int, default=150)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--extrapolate", type=Path, metavar="FILE")
     asked = parser.parse_args()
+    if asked.extrapolate is not None:
+        for row in extrapolated(asked.extrapolate):
+            print(json.dumps(row))
+        return
     if "RANK" in os.environ:
         work(asked.rounds)
         return

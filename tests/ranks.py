@@ -5,6 +5,8 @@ RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 python tests/ranks.p
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,23 @@ PLAIN = Case("plain", lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linea
 # Noise on activations has the shape of the batch: two processes cannot draw that of one.
 SHAREABLE = {name: engine for name, engine in ENGINES.items() if not name.endswith("-local")}
 N_DATA = 12
+
+
+def start(arguments, rank, port, n=2):
+    """One process as `torchrun` would start it."""
+    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "MASTER_PORT": port}
+    paths = ["src", "tests", "."]
+    environment = os.environ | {name: str(value) for name, value in variables.items()}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).resolve()) for path in paths)
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def problem_of(engine, n_data=N_DATA):

@@ -3,13 +3,8 @@
 All of it happens in one pair of processes, `tests/ranks.py`, since each takes seconds to start.
 """
 
-import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -33,28 +28,11 @@ pytestmark = pytest.mark.slow  # starts processes
 EXACT = {"rtol": 1e-6, "atol": 1e-6}
 
 
-def start(arguments, rank, port, n=2):
-    """One process as `torchrun` would start it."""
-    variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "MASTER_PORT": port}
-    paths = ["src", "tests", "."]
-    environment = os.environ | {name: str(value) for name, value in variables.items()}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(str(Path(path).resolve()) for path in paths)
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """The results of both processes, and the folder they were written to."""
-    folder, port = tmp_path_factory.mktemp("ranks"), free_port()
-    processes = [start([ranks.__file__, folder], rank, port) for rank in range(2)]
+    folder, port = tmp_path_factory.mktemp("ranks"), ranks.free_port()
+    processes = [ranks.start([ranks.__file__, folder], rank, port) for rank in range(2)]
     errors = [process.communicate(timeout=120)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 9], "\n".join(errors)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)], folder
