@@ -58,7 +58,17 @@ from bayesieve.training.options import Pruning
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
-from studies.harness import Row, Run, chosen, make_row, numbers, only_draws, seeded, study_parser
+from studies.harness import (
+    Row,
+    Run,
+    asked,
+    chosen,
+    make_row,
+    numbers,
+    only_draws,
+    seeded,
+    study_parser,
+)
 
 PUBLISHED = 1.4697  # nanoGPT, dense
 TEXT = Path("text") / "tinyshakespeare.txt"
@@ -68,7 +78,7 @@ _ROLES = Roles(prune=("positions.weight",))  # a matrix like the others
 _STRIDE = 32
 _INFORMED_BY = 512  # windows that the curvature of a trained network is measured on
 _SAMPLE = 400  # characters of text in the record
-_QUICK_CHARACTERS, _QUICK_STEPS = 60_000, 60
+_QUICK_CHARACTERS, _QUICK_STEPS, _QUICK_SAMPLE = 60_000, 60, 40
 _QUICK_ROWS = ("map/0", "sbnn/90", "post-hoc/50", "units/50")
 _LISTS = ("dropout", "kl", "lr", "init_std", "slab_std", "spike_std", "prune_until")
 
@@ -121,7 +131,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "sbnn/0": {},
     "sbnn/90": {},
     "sbnn/95": {"dropout": 0.1, "kl": 0.03},
-    "sbnn/98": {"dropout": 0.1, "kl": 0.03},
+    "sbnn/98": {"dropout": 0.1, "kl": 0.03, "lr": 2e-3},
     "magnitude/90": {"steps": 4000},
     "magnitude/95": {"steps": 4000},
     "units/50": {},
@@ -257,7 +267,9 @@ def small_network(model: SparseModel, example: Tensor) -> dict[str, float]:
     }
 
 
-def run_setting(setting: Setting, text: Text, seeds: int, device: str) -> Row:
+def run_setting(
+    setting: Setting, text: Text, seeds: int, device: str, n_written: int = _SAMPLE
+) -> Row:
     """Train and score one row, a network per seed; the last one writes some text."""
     began, each, seconds = time.perf_counter(), [], []
     test = windows(text.test, setting.sizes.context, setting.sizes.context)
@@ -273,7 +285,7 @@ def run_setting(setting: Setting, text: Text, seeds: int, device: str) -> Row:
         each.append(one)
         seconds.append(round(run.seconds, 2))
     beginning = text.test[None, : setting.sizes.context].to(device)
-    written = continue_text(model.to_module().eval(), beginning, _SAMPLE, seed=0,
+    written = continue_text(model.to_module().eval(), beginning, n_written, seed=0,
                             context=setting.sizes.context)  # fmt: skip
     return make_row(
         setting.name, asdict(setting), each, seeds=list(range(seeds)), spread=("nll",),
@@ -285,7 +297,7 @@ def run_setting(setting: Setting, text: Text, seeds: int, device: str) -> Row:
 def settings(options: argparse.Namespace) -> list[Setting]:
     """The rows asked for, each with every combination of the flags that are lists."""
     every: list[Setting] = []
-    given = {name: getattr(options, name) for name in _LISTS if getattr(options, name) is not None}
+    lists = asked(options, *_LISTS)
     for row in options.rows:
         plain = replace(setting_of(row), precision=options.precision, compile=options.compile)
         if not options.full:
@@ -293,8 +305,8 @@ def settings(options: argparse.Namespace) -> list[Setting]:
             plain = replace(plain, steps=_QUICK_STEPS, batch_size=16, sizes=tiny)
         if options.steps is not None:
             plain = replace(plain, steps=options.steps)
-        for values in product(*given.values()):
-            every.append(replace(plain, **dict(zip(given, values, strict=True))))
+        for values in product(*lists.values()):
+            every.append(replace(plain, **dict(zip(lists, values, strict=True))))
     return every
 
 
@@ -314,14 +326,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.rows is None:
         options.rows = list(ROWS if options.full else _QUICK_ROWS)
-    few = None if options.full else _QUICK_CHARACTERS
+    few, n_written = (None, _SAMPLE) if options.full else (_QUICK_CHARACTERS, _QUICK_SAMPLE)
     text = Text.read(data_root() / TEXT, held_out=options.held_out, few=few)
     run = Run("char_gpt", arguments, options, data="tinyshakespeare",
               settings={"n_characters": len(text.train)})  # fmt: skip
     for setting in settings(options):
         if run.wants(setting.name, asdict(setting)):
-            run.add(run_setting(setting, text, options.seeds, options.device),
-                    ("nll", "mc_nll", "ece", "zeros"))  # fmt: skip
+            row = run_setting(setting, text, options.seeds, options.device, n_written)
+            run.add(row, ("nll", "mc_nll", "ece", "zeros"))
     return run.finish(("nll", "nll_standard_error", "mc_nll", "ece", "mc_ece", "weights"), draw)
 
 
