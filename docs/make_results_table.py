@@ -26,6 +26,7 @@ from pages.protocol import protocol_table
 from pages.speed import full_table, short_table
 from pages.studies import (
     EMPTY,
+    characters_table,
     familiarity_table,
     mnist_table,
     one_shot_table,
@@ -60,6 +61,7 @@ BLOCKS = {
     "uci_cuts": "docs/studies/tables.md",
     "sbnn_vgg": "docs/studies/sbnn.md",
     "pretrained": "docs/studies/sbnn.md",
+    "characters": "docs/studies/char_gpt.md",
     "papers": "docs/results.md",
     "protocol": "docs/protocol.md",
     "compared": "docs/comparison.md",
@@ -189,6 +191,7 @@ def main() -> int:
         "uci_cuts": uci_cuts_table(results),
         "sbnn_vgg": vgg_table(list(rows_of(results, "sbnn_vgg", "test").values())) or EMPTY,
         "pretrained": pretrained_table(results),
+        "characters": characters_table(read_results(RESULTS / "held_out")),
         "papers": results_page(read_findings(RESULTS)),
         "protocol": protocol_table(RESULTS),
         "compared": comparisons(results),

@@ -250,6 +250,25 @@ def vgg_table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) if rows else ""
 
 
+def characters_table(held_out: list[dict[str, Any]]) -> str:
+    """Every trial of the character model: settings, nats per character and calibration."""
+    rows = [row for record in held_out if record.get("study") == "char_gpt"
+            for row in record["rows"]]  # fmt: skip
+    head = ("row", "dropout", "KL", "learning rate", "nats, mean weights", "nats, 20 draws", "ECE",
+            "weights left")  # fmt: skip
+    lines = [f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    for row in sorted(rows, key=lambda row: (row["name"], row["metrics"]["nll"])):
+        setting, numbers = row["setting"], row["metrics"]
+        drawn, kl = numbers.get("mc_nll"), setting["kl"]
+        cells = (
+            f"`{row['name']}`", f"{setting['dropout']:g}", "" if drawn is None else f"{kl:g}",
+            f"{setting['lr']:g}", f"{numbers['nll']:.3f}", "" if drawn is None else f"{drawn:.3f}",
+            f"{numbers['ece']:.3f}", f"{numbers['weights']:,.0f}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def pretrained_table(results: list[dict[str, Any]]) -> str:
     """Accuracy, likelihood, calibration and multiply-adds left of networks that others trained."""
     rows = rows_of(results, "pretrained_resnet", "test").values()
