@@ -71,6 +71,7 @@ def test_onnx_and_the_compacted_network_write_the_same_text(tmp_path):
     heads = {f"blocks.{i}.attention.query": 2 for i in range(2)}
     sparse = prune(as_point(net, Categorical()), keep_units(heads, example=beginning))
     small = compact(sparse, beginning).eval()
+    assert small.get_submodule("blocks.0.attention.value").weight.shape == (8, 16)
     session = OnnxSession(small, tmp_path / "gpt.onnx", beginning)
 
     def run(symbols):

@@ -15,7 +15,7 @@ import torch
 from torch import fx, nn
 from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
-from bayesieve.core.inputs import Input, as_inputs, mapped, shown, tensors_of
+from bayesieve.core.inputs import Input, arguments, as_inputs, mapped, shown, tensors_of
 from bayesieve.core.posterior import SparseModel
 from bayesieve.sieve.compaction.attention import HeadAttention
 from bayesieve.sieve.compaction.flow import Flow, Rewriter
@@ -139,9 +139,10 @@ def compact(sparse: SparseModel | nn.Module, example: Any) -> fx.GraphModule:
     device = next(reference.parameters(), tensors_of(example)[0]).device
     reference = reference.cpu().eval()
     example = mapped(lambda tensor: tensor.detach().cpu().clone(), example)  # it may be written to
-    before, flow, small = _shrunk(reference, example[:2], follow_ties=True)
+    two = _two_of(reference, example)
+    before, flow, small = _shrunk(reference, two, follow_ties=True)
     if _n_parameters(small) > _n_parameters(reference):  # what was tied has become two
-        before, flow, small = _shrunk(reference, example[:2], follow_ties=False)
+        before, flow, small = _shrunk(reference, two, follow_ties=False)
     kinds = {p.dtype for p in reference.parameters() if p.is_floating_point()}
     rounding = [16 * torch.finfo(kind).eps for kind in kinds if kind.itemsize < 4]  # half precision
     difference = verify(small, reference, example, tolerance=max([TOLERANCE, *rounding]))
@@ -162,6 +163,20 @@ def compact(sparse: SparseModel | nn.Module, example: Any) -> fx.GraphModule:
     vars(small)["compaction"] = report
     small.meta[_USER_PRESERVED_ATTRIBUTES_KEY] = {"compaction": report}  # deepcopy keeps no more
     return small.to(device)
+
+
+def _two_of(reference: nn.Module, example: Input) -> Input:
+    """Two examples, if the network takes two: a batch axis of 1 looks like any axis of 1."""
+    if len(example) > 1:
+        return example[:2]
+    twice = example[torch.tensor([0, 0])]
+    try:
+        with torch.no_grad():
+            positional, named = arguments(reference, mapped(torch.clone, twice))
+            reference(*positional, **named)
+    except Exception:  # the user's network may be made for one example, and raise anything
+        return example
+    return twice
 
 
 def _shrunk(
