@@ -214,8 +214,10 @@ def _read(folder: Path) -> Bundle:
     return Bundle(folder, config, module)
 
 
-def load(folder: Path | str) -> fx.GraphModule:
+def load(folder: Path | str) -> Any:
     """Read the module of a bundle, in eval mode; it gives the saved one's outputs bit for bit.
+
+    A folder of a narrowed model of transformers gives that model (`deliver.huggingface`).
 
     Example:
         >>> import tempfile
@@ -224,6 +226,10 @@ def load(folder: Path | str) -> fx.GraphModule:
         >>> torch.equal(load(path)(x), module(x))
         True
     """
+    from bayesieve.deliver import huggingface  # which needs this module
+
+    if huggingface.is_folder(Path(folder)):
+        return huggingface.load(folder)
     return read_bundle(folder).module
 
 
@@ -420,7 +426,9 @@ def check_outputs(
 def save(
     thing: Posterior | SparseModel | nn.Module, path: Path | str, **options: Any
 ) -> Path:  # fmt: skip
-    """Write a posterior or sparse model to one file, or a module to a bundle folder.
+    """Write a posterior or sparse model to one file, or a module to a folder.
+
+    The folder is a bundle; of a narrowed model of transformers one of `deliver.huggingface`.
 
     Args:
         thing: what to save.
@@ -433,6 +441,10 @@ def save(
         >>> sorted(p.name for p in save(nn.Linear(2, 1), folder).iterdir())
         ['README.md', 'architecture.py', 'config.json', 'model.safetensors']
     """
+    from bayesieve.deliver import huggingface  # which needs this module
+
+    if huggingface.is_narrowed(thing):
+        return huggingface.save(thing, path, **options)
     if isinstance(thing, nn.Module):
         return save_bundle(thing, path, **options)
     if isinstance(thing, SparseModel | Posterior):

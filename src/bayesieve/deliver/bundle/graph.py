@@ -266,7 +266,7 @@ def graph_from_json(values: object) -> fx.GraphModule:
     """
     modules, tensors, nodes = _checked_rows(values)
     root = nn.Module()
-    layers = {path: _build_layer(path, name, row) for path, name, row in modules}
+    layers = {path: build_layer(path, name, row) for path, name, row in modules}
     for path, layer in layers.items():
         _attach(root, path, layer)
     for row in tensors:
@@ -334,7 +334,8 @@ def _build_tensor(path: str, kind: str, shape: list[int], dtype: str) -> Tensor:
     return nn.Parameter(value) if kind == "parameter" else value
 
 
-def _build_layer(path: str, name: str, row: Mapping[str, Any]) -> nn.Module:
+def build_layer(path: str, name: str, row: Mapping[str, Any]) -> nn.Module:
+    """A layer on the meta device, from its kind and its `layer_arguments`."""
     kind = allowed.MODULES.get(name)
     if kind is None:
         raise ValueError(f"module {path!r} is of the unknown layer {name[:80]!r}")
@@ -513,7 +514,7 @@ class _Shapes(fx.Interpreter):
     def run_node(self, n: fx.Node) -> Any:
         """Run one node."""
         result = super().run_node(n)
-        name = allowed.FUNCTION_NAMES.get(n.target, "")  # type: ignore[call-overload]
+        name = allowed.FUNCTION_NAMES.get(n.target, "")  # type: ignore[arg-type]
         made = n.target in _NEW or name in allowed.MAKING
         most = MAX_MADE if made else MAX_ELEMENTS
         for value in result if isinstance(result, tuple | list) else (result,):
