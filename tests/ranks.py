@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 from bayesieve.core.noise import draw_weights
 from bayesieve.core.priors import Normal
@@ -66,6 +67,12 @@ def short_fit(engine, problem=None, **options):
     return fit(problem or problem_of(engine), engine, **settings)
 
 
+def streamed():
+    """The same examples, read batch by batch."""
+    problem = problem_of(SBNN())
+    return problem.with_data(TensorDataset(problem.x, problem.y))
+
+
 def clipped():
     """Schedule whose bound on the gradient is in force."""
     return Schedule(clip_norm=0.01)
@@ -117,6 +124,7 @@ def main(folder: Path) -> None:
         found["clipped"] = short_fit(SBNN(lr=0.01), schedule=clipped()).posterior.mean
         found["parts"] = short_fit(ENGINES["tdamp-learned"], micro_batch=2).posterior.mean
         found["population"] = short_fit(population).posteriors[1].mean
+        found["streamed"] = short_fit(SBNN(lr=0.01), streamed()).posterior.mean
     found["clipped-own"] = short_fit(BMR(lr=0.1), schedule=clipped()).posterior.mean
     many = {"n_draws": 300, "n_data": 600}  # halves of which are much alike
     engine = FlatVI(prior=Normal(0.3), init_std=0.1)

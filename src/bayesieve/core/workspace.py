@@ -43,6 +43,9 @@ _REHEARSED = 1000  # parts at most, on the meta device
 class Sharing(Protocol):
     """Processes that share the examples of every step; `training.distributed.Ranks` are some."""
 
+    rank: int  # of this process, from 0
+    size: int  # number of processes
+
     @property
     def noise(self) -> Generator:
         """Source of what each process draws for itself: noise of weights and of activations."""

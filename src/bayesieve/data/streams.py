@@ -140,7 +140,14 @@ class Stream:
         return self._rows is not None
 
     def steps(
-        self, batch_size: int, *, seed: int, start: int = 0, stop: int, pin: bool = False
+        self,
+        batch_size: int,
+        *,
+        seed: int,
+        start: int = 0,
+        stop: int,
+        pin: bool = False,
+        part: tuple[int, int] = (0, 1),
     ) -> Iterator[Pair]:
         """Batches of the steps `start` to `stop`, epoch after epoch; the last of each is smaller.
 
@@ -150,11 +157,13 @@ class Stream:
             start: steps already taken.
             stop: steps of the run.
             pin: whether batches lie in memory that a GPU reads directly.
+            part: (i, n) takes every n-th example of each batch from the i-th on: the share of one
+                of n processes.
         """
         check_counts("Stream", batch_size=batch_size)
         per_epoch = -(-self.n_data // batch_size)
         if self._rows is not None:
-            asked = self._requests(batch_size, seed, start, stop)
+            asked = self._requests(batch_size, seed, start, stop, part)
             yield from self._read(self._rows, asked, pin=pin)
             return
         while start < stop:
@@ -167,7 +176,7 @@ class Stream:
                 )
             for place, pair in enumerate(self._pass(batch_size, (seed, epoch), pin=pin)):
                 if done <= place < done + stop - start:
-                    yield pair
+                    yield tree_map_only(Tensor, lambda v: v[part[0] :: part[1]], pair)
             start += per_epoch - done
 
     def epoch(self, batch_size: int = _AT_ONCE) -> Iterator[Pair]:
@@ -196,8 +205,10 @@ class Stream:
             source = source.dataset
         return None if isinstance(source, IterableDataset) else source
 
-    def _requests(self, size: int, seed: int, start: int, stop: int) -> Iterator[Request]:
-        """The examples of each step."""
+    def _requests(
+        self, size: int, seed: int, start: int, stop: int, part: tuple[int, int]
+    ) -> Iterator[Request]:
+        """The examples of each step, or a part of them."""
         per_epoch = -(-self.n_data // size)
         blocks = self._rows.blocks if isinstance(self._rows, StoredRows) else None
         while start < stop:
@@ -205,7 +216,7 @@ class Stream:
             key = _mixed(seed, epoch)
             rows = epoch_rows(self.n_data, size, key if self.shuffle else None, blocks, done)
             for place in range(done, min(per_epoch, done + stop - start)):
-                yield Request(_mixed(key, place), next(rows))
+                yield Request(_mixed(key, place) + part[0], next(rows)[part[0] :: part[1]])
             start += per_epoch - done
 
     def _read(

@@ -14,28 +14,42 @@ from bayesieve.training.fingerprint import Fingerprint, fingerprint
 
 
 def feed(problem: Problem, size: RunSize, seed: int, start: int) -> Generator[Batch]:
-    """The batch of each step from `start` on, on the problem's device.
+    """The batch of each step from `start` on, on the problem's device; of a process its share.
 
     On a GPU the next batch is read and copied, on a CUDA stream of its own, while the step before
     it runs.
     """
-    stream, device = problem.stream, problem.device
-    assert stream is not None
+    device = problem.device
     on_gpu = device.type == "cuda"
-    pairs = stream.steps(size.batch_size, seed=seed, start=start, stop=size.n_steps, pin=on_gpu)
+    batches = _read(problem, size, seed, start, pin=on_gpu)
     if not on_gpu:
-        yield from map(problem.checked, pairs)
+        yield from batches
         return
     side = torch.cuda.Stream(device)
     waiting: tuple[Batch, torch.cuda.Event] | None = None
-    for pair in pairs:
+    while True:
         with torch.cuda.stream(side):
-            copied = problem.checked(pair), side.record_event()
+            batch = next(batches, None)
+            copied = None if batch is None else (batch, side.record_event())
         if waiting is not None:
             yield _arrived(*waiting)
+        if copied is None:
+            return
         waiting = copied
-    if waiting is not None:
-        yield _arrived(*waiting)
+
+
+def _read(problem: Problem, size: RunSize, seed: int, start: int, *, pin: bool) -> Generator[Batch]:
+    """The batches as they come; of several processes each reads its share."""
+    stream, sharing, n = problem.stream, problem.execution.sharing, size.batch_size
+    assert stream is not None
+    part = (0, 1) if sharing is None else (sharing.rank, sharing.size)
+    pairs = stream.steps(n, seed=seed, start=start, stop=size.n_steps, pin=pin, part=part)
+    for step, pair in enumerate(pairs, start):
+        batch = problem.checked(pair)
+        if sharing is not None:
+            first = step % size.per_epoch * n
+            batch = batch._replace(n_shared=min(n, problem.n_data - first))
+        yield batch
 
 
 def _arrived(batch: Batch, event: "torch.cuda.Event") -> Batch:

@@ -52,9 +52,8 @@ def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
             batch = problem.batch(taken) if isinstance(taken, Tensor) else taken
         elif isinstance(taken, Tensor):
             batch = problem.batch(sharing.part(taken))._replace(n_shared=taken.shape[-1])
-        else:  # every process has read the whole batch
-            places = sharing.part(torch.arange(taken.n, device=taken.y.device))
-            batch = Batch(taken.x[places], taken.y[places], n_shared=taken.n)
+        else:  # of a stream each process reads its share
+            batch = taken
         if problem.augment is not None:
             batch = batch._replace(x=problem.augment(one_input("Augment", batch.x), source))
         return engine.step(problem, state, batch)

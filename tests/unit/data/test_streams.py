@@ -121,6 +121,14 @@ def test_steps_are_those_of_the_seed_wherever_they_begin(make):
         assert whole[:6] != whole[6:12]
 
 
+@pytest.mark.parametrize("make", [STREAMS["rows"], STREAMS["iterable"]], ids=["rows", "iterable"])
+def test_processes_read_their_shares_of_each_batch(make):
+    whole = targets(make())
+    for i in range(2):
+        share = [y.tolist() for _, y in make().steps(4, seed=0, stop=18, part=(i, 2))]
+        assert share == [y[i::2] for y in whole]
+
+
 def test_what_cannot_be_repositioned_says_so():
     stream = Stream(Counting(), n_data=N)
     assert not stream.repositionable

@@ -67,6 +67,11 @@ def test_micro_batches_of_unequal_number_are_those_of_one_process(pair):
     torch.testing.assert_close(pair[0][0]["parts"], alone, **EXACT)  # 3 examples and 2, by twos
 
 
+def test_processes_share_a_stream_as_they_share_tensors(pair):
+    alone = ranks.short_fit(SBNN(lr=0.01), ranks.streamed()).posterior.mean
+    torch.testing.assert_close(pair[0][0]["streamed"], alone, **EXACT)
+
+
 def test_a_gradient_is_the_sum_over_parts_each_at_its_own_draw(pair):
     engine = FlatVI(prior=Normal(0.3), init_std=0.1)
     problem, total = ranks.problem_of(engine), 0.0
