@@ -329,6 +329,22 @@ def test_several_runs(visit):
         assert "all weights in use" in page.locator("h1").nth(1).text_content()
 
 
+def test_runs_are_ranked_only_beyond_chance(visit, source, folder):
+    near = replace(source, name="again")
+    far = Source("dense", "before", source.before, source.data)
+    for name, sources in {"near": [source, near], "far": [source, far]}.items():
+        (folder / f"{name}.html").write_text(write(collect(sources, limits=LIMITS)))
+    with visit("near") as page:
+        row = page.locator("#compare tbody tr").first
+        assert row.locator(".best").count() == 0
+        assert "within chance" in row.text_content()
+        assert page.locator('[data-panel="runs-size"] circle').count() == 2
+    with visit("far") as page:  # 80 % zeros after a few epochs cost more than chance
+        row = page.locator("#compare tbody tr").first
+        assert row.locator("td").nth(1).get_attribute("class") == "best"
+        assert "within chance" not in row.text_content()
+
+
 def test_the_policy_stops_foreign_code_and_requests(browser, folder):
     text = (folder / "digits.html").read_text()
     evil = folder / "evil.html"

@@ -132,6 +132,7 @@ def collect_run(source: Source, limits: Limits, tell: Callable[[str], None]) -> 
         "compaction": sieved["compaction"],
         "not_compacted": sieved["not_compacted"],
         "quality": quality.calibration(evaluations, source.data),
+        "losses": quality.losses(evaluations[way], data),
         "certificate": source.certificate,
         "confusion": quality.confusion(evaluations["after"], source.data),
         "examples": quality.examples(best, source.data, limits),

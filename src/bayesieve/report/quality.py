@@ -1,5 +1,7 @@
 """Quality of a run on its test split: metrics, calibration, risk against coverage, examples."""
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -10,15 +12,17 @@ from bayesieve.assess.metrics import (
     reliability_bins,
     risk_coverage,
 )
+from bayesieve.assess.paired import surprise_of
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import draws_of, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
-from bayesieve.report.packing import Json, rounded, short
+from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Limits, Source
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)
+_MOST_LOSSES = 5000
 _MOST_DOTS = 400  # of the picture of a regression
 _LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -55,6 +59,31 @@ def calibration(results: dict[str, Evaluation], data: DataSet) -> Json:
         else:
             rows[name] = _of_numbers(prediction, data)
     return rows
+
+
+def losses(evaluation: Evaluation, data: DataSet) -> Json:
+    """Losses of single test examples, to compare runs in pairs.
+
+    Returns:
+        test: a digest of the targets; runs with equal ones are tested on the same examples.
+        error: of a classification, 1 for a mistake; of a regression the squared error in the unit
+            of the target. nll: of each example. Both packed, of at most 5,000 examples.
+    """
+    prediction, y = evaluation.prediction, data.test.y.cpu()
+    if isinstance(prediction, ClassPrediction):
+        rows, labels = prediction.scored(y)
+        logs = rows.log_probs.cpu().double()
+        error = (logs.argmax(1) != labels.cpu()).double()
+        nll = -logs.gather(1, labels.cpu()[:, None])[:, 0]
+    else:
+        n = len(prediction.mean)
+        targets = y.double().reshape(n, -1)
+        scale = data.test.target_std.cpu().double().expand(targets.shape[1])
+        gap = prediction.mean.cpu().double().reshape(n, -1) - targets
+        error, nll = (gap * scale).square().mean(1), surprise_of(prediction, targets, scale)
+    some = spread_out(len(error), _MOST_LOSSES)
+    digest = hashlib.sha256(y.double().contiguous().numpy().tobytes()).hexdigest()[:16]
+    return {"test": digest, "error": pack(error[some], "f4"), "nll": pack(nll[some], "f4")}
 
 
 def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:

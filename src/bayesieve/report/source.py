@@ -14,7 +14,7 @@ WEIGHT_BYTES = 5  # of a kept weight in the page: its place, value and level
 DRAWN_BYTES = 2  # of a kept weight in each draw
 MOST_DRAWS = 16
 _FRAME = 150_000  # of a page for style and scripts
-_REST = 200_000  # of a run for curves, examples, pictures of the first layer, scales of draws
+_REST = 260_000  # of a run for curves, examples, pictures of the first layer, scales of draws
 
 
 @dataclass(frozen=True, eq=False)

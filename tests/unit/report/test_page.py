@@ -14,6 +14,7 @@ import torch
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.figures.quality import _plausible, _taken_together
 from bayesieve.assess.metrics import ReliabilityBins
+from bayesieve.assess.paired import paired_interval
 from bayesieve.data import load_data
 from bayesieve.deliver.card import headline_rows, report_card
 from bayesieve.report import page as pages
@@ -196,6 +197,21 @@ def test_a_drawing_is_brought_to_the_size_of_the_data():
     assert (min(rows), max(rows), min(columns), max(columns)) == (4, 23, 4, 23)
     assert small == [1] * 64
     assert nothing == [0] * 64
+
+
+def test_the_page_computes_the_intervals_of_pairs_that_python_does():
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.rand(200, generator=generator) < p for p in (0.2, 0.3))
+    code = "return pairedDifference(given.a, given.b);"
+    found = node(code, a=first.int().tolist(), b=second.int().tolist())
+    assert found["interval"] == pytest.approx(paired_interval((~first, ~second), 1.95996), rel=1e-5)
+    a, b = torch.randn(2, 100, generator=generator, dtype=torch.float64).tolist()
+    gap = torch.tensor(b) - torch.tensor(a)
+    half = 1.95996 * float(gap.std(correction=0)) / 10
+    found = node(code, a=a, b=b)
+    assert found["interval"] == pytest.approx([float(gap.mean()) - half, float(gap.mean()) + half])
+    same = node(code, a=[0, 1, 1], b=[0, 1, 1])
+    assert same["interval"][0] < 0 == same["difference"] < same["interval"][1]
 
 
 def test_a_thin_drawing_gets_the_ink_of_the_data():

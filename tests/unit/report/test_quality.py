@@ -11,8 +11,10 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.data import DataSet, Examples
 from bayesieve.nets import mlp
-from bayesieve.report.quality import calibration, evaluations
+from bayesieve.report.packing import unpack
+from bayesieve.report.quality import calibration, evaluations, losses
 from bayesieve.report.source import Limits, Source
+from reports import QUICK, digits_source, table_source
 
 
 def source(likelihood, targets):
@@ -22,6 +24,16 @@ def source(likelihood, targets):
     part = Examples(torch.zeros(len(targets), 1), targets)
     data = DataSet("toy", part, part, "regression", None, ("a",), {"kind": "table"})
     return Source("toy", "toy", Factorised(network, weights, weights), data)
+
+
+def test_losses_of_examples_add_up_to_the_numbers():
+    for made in (digits_source(epochs=1), table_source()):
+        found = evaluations(made, QUICK)["after"]
+        rows = losses(found, made.data)
+        error, nll = (unpack(rows[key]).double().mean() for key in ("error", "nll"))
+        expected = found["rmse"] ** 2 if "rmse" in found else found["error"]
+        assert float(error) == pytest.approx(expected, rel=1e-5)
+        assert float(nll) == pytest.approx(found["nll"], rel=1e-5)
 
 
 @pytest.mark.parametrize(

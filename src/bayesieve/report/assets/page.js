@@ -32,43 +32,53 @@ function runSections(run) {
   return { node, view };
 }
 
+// How far each run is above the one with the lowest loss, in pairs; null where runs are tested on other examples.
+function aboveTheLowest(runs, key) {
+  if (new Set(runs.map((run) => run.losses.test)).size > 1 || new Set(runs.map((run) => run.losses[key].shape[0])).size > 1) return null;
+  const values = runs.map((run) => unpack(run.losses[key]));
+  const means = values.map((item) => item.reduce((a, b) => a + b, 0) / item.length);
+  const lowest = means.indexOf(Math.min(...means));
+  const gaps = values.map((item, i) => (i === lowest ? null : pairedDifference(values[lowest], item)));
+  return { lowest, gaps, alone: gaps.every((gap) => gap === null || gap.interval[0] > 0) };
+}
+
 function comparison(runs, choose) {
-  const best = (values, lower) => {
-    const known = values.filter((v) => v !== null && v !== undefined);
-    return known.length < 2 ? null : lower ? Math.min(...known) : Math.max(...known);
-  };
-  const q = (run) => run.headline.after.quality, s = (run) => run.headline.sampled || {};
+  const q = (run) => (run.headline.way === "sampled" ? run.headline.sampled : run.headline.after.quality);
+  const real = runs[0].task === "regression";
+  // name, value, format, whether lower is better (null: neither), key of the losses behind it
   const rows = [
-    ["test error", (run) => q(run).error, (v) => percent(v, 2), true],
-    ["RMSE", (run) => q(run).rmse, number, true],
-    ["test error, averaged over draws", (run) => s(run).error, (v) => percent(v, 2), true],
-    ["RMSE, averaged over draws", (run) => s(run).rmse, number, true],
-    ["NLL, nats", (run) => q(run).nll, (v) => number(v), true],
-    ["NLL, averaged over draws", (run) => s(run).nll, (v) => number(v), true],
-    ["ECE", (run) => q(run).ece, (v) => percent(v, 2), true],
-    ["ECE, averaged over draws", (run) => s(run).ece, (v) => percent(v, 2), true],
+    ["test error", (run) => q(run).error, (v) => percent(v, 2), null, "error"],
+    ["RMSE", (run) => q(run).rmse, number, null, "error"],
+    ["NLL, nats", (run) => q(run).nll, number, null, "nll"],
+    ["ECE", (run) => q(run).ece, (v) => percent(v, 2), null],
     ["90 % interval holds", (run) => q(run).coverage_90, (v) => percent(v, 1), null],
-    ["zeros", (run) => run.headline.after.zeros, (v) => percent(v), false],
+    ["zeros", (run) => run.headline.after.zeros, percent, false],
     ["parameters kept", (run) => run.headline.after.weights, count, true],
     ["size of the weights", (run) => run.headline.after.bytes, bytes, true],
     ["multiply-adds", (run) => run.headline.after.macs, short, true],
-    ["time of 64 examples, torch", (run) => (run.headline.after.latency_ms || {})["64"], milliseconds, true],
-    ["time of 64 examples, runtime", (run) => (run.headline.after.runtime_ms || {})["64"], milliseconds, true],
     ["training, seconds", (run) => run.provenance.seconds, (v) => number(v, 3), null],
   ].filter(([, value]) => runs.some((run) => value(run) !== undefined && value(run) !== null));
-  const body = rows.map(([name, value, format, lower]) => {
-    const top = lower === null ? null : best(runs.map(value), lower);
-    return el("tr", {}, el("th", { scope: "row" }, name), runs.map((run) => {
-      const item = value(run);
-      return el("td", { class: top !== null && item === top ? "best" : "" }, item === undefined || item === null ? "–" : format(item));
-    }));
+  const cell = (value, text, best, note) => el("td", { class: best ? "best" : note && note.chance ? "chance" : "" }, text, note ? el("small", {}, note.text) : null);
+  const body = rows.map(([name, value, format, lower, key]) => {
+    const items = runs.map(value), known = items.filter((v) => v !== null && v !== undefined);
+    const paired = key && known.length === runs.length ? aboveTheLowest(runs, key) : null;
+    const top = lower === null || new Set(known).size < 2 ? null : lower ? Math.min(...known) : Math.max(...known);
+    const [scale, digits] = key === "error" && !real ? [100, 2] : [1, 3];
+    const note = (i) => {
+      if (!paired || paired.gaps[i] === null) return null;
+      const { difference, interval } = paired.gaps[i], chance = interval[0] <= 0;
+      const unit = name === "RMSE" ? " squared" : "";
+      return { chance, text: `${chance ? "within chance: " : ""}+${(scale * difference).toFixed(digits)}${unit} (${interval.map((v) => (scale * v).toFixed(digits)).join(" to ").replace(/-/g, "−")})` };
+    };
+    return el("tr", {}, el("th", { scope: "row" }, name), items.map((item, i) => (item === undefined || item === null
+      ? el("td", {}, "–") : cell(item, format(item), paired ? paired.lowest === i && paired.alone : top !== null && item === top, note(i)))));
   });
   const tasks = new Set(runs.map((run) => run.task));
   const table = panel({
-    title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with mean weights unless a row says otherwise; the best number of a row is bold.",
+    title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with the way to predict under its name. Of runs on the same test examples each error has its paired difference to the lowest with the interval of 95 %; the lowest is bold only where it is below every other beyond chance.",
     data: () => ({ header: ["", ...runs.map((run) => run.name)], rows: rows.map(([name, value]) => [name, ...runs.map(value)]) }),
     body: scroll("Side by side", el("table", { id: "compare" },
-      el("thead", {}, el("tr", {}, el("td", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, run.setup))))), el("tbody", {}, body))),
+      el("thead", {}, el("tr", {}, el("td", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, `${run.setup}; ${run.headline.predictor}`))))), el("tbody", {}, body))),
   });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Runs" }, runs.map((run, i) => el("button", {
     type: "button", class: "button", role: "tab", "aria-selected": i === 0 ? "true" : "false", onclick: () => choose(i),
@@ -81,8 +91,8 @@ function comparison(runs, choose) {
     tabs.children[next].focus();
     choose(next);
   });
-  return el("section", { id: "runs" }, el("h1", {}, `${runs.length} runs compared`),
-    el("div", { class: "grid" }, table, tasks.size === 1 ? comparedCurves(runs) : null), el("p", { class: "lead" }, "One run at a time:"), tabs);
+  return el("section", { id: "runs" }, el("h1", {}, `${runs.length} runs compared`), el("h2", { class: "unseen" }, "Numbers and curves of all runs"),
+    el("div", { class: "grid" }, table, tasks.size === 1 ? [sizePanel(runs), comparedCurves(runs)] : null), el("p", { class: "lead" }, "One run at a time:"), tabs);
 }
 
 function themeButton(onChange) {

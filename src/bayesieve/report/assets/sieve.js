@@ -214,6 +214,25 @@ function layerMeters(run) {
   return { node, update: (cut) => rows.forEach((row) => row.update(cut)) };
 }
 
+// Every run as a dot: how wrong it is against how large.
+function sizePanel(runs) {
+  const key = qualityKey(runs[0]);
+  const quality = (run) => (run.headline.way === "sampled" ? run.headline.sampled : run.headline.after.quality)[key];
+  const size = (run) => run.headline.after.bytes ?? 4 * run.headline.after.weights;
+  const sizes = runs.map(size), values = runs.map(quality);
+  const high = Math.max(...values) * 1.1 || 1;
+  return panel({
+    title: "Error against size", name: "runs-size", wide: true, caption: "One dot per run. Lower left is better.",
+    data: () => ({ header: ["run", "bytes", key], rows: runs.map((run) => [run.name, size(run), quality(run)]) }),
+    body: lines({
+      series: runs.map((run, i) => ({ name: run.name, kind: "c" + (i % 6), bare: true, dots: true, points: [[size(run), quality(run), 6]] })),
+      label: "Error against size of all runs", height: 260,
+      x: { low: Math.min(...sizes) * 0.7, high: Math.max(...sizes) * 1.4, log: true, label: "size of the weights", format: bytes },
+      y: { low: 0, high, label: key === "rmse" ? "RMSE" : "test error", format: key === "rmse" ? undefined : (v) => number(100 * v, 2) + " %" },
+    }),
+  });
+}
+
 // All runs over the same axes.
 function comparedCurves(runs) {
   const { key, x, y } = curveAxes(runs);
