@@ -19,7 +19,7 @@ from bayesieve.training.schedule import Schedule
 
 QUICK = Limits(points=5, draws=4)
 # what works without a document of a browser
-PURE = ("numbers.js", "forward.js", "inputs.js", "familiarity.js")
+PURE = ("numbers.js", "state.js", "forward.js", "inputs.js", "familiarity.js")
 
 
 def digits_source(*, zeros=0.8, epochs=4, kl=1.0, **provenance):

@@ -345,6 +345,32 @@ def test_runs_are_ranked_only_beyond_chance(visit, source, folder):
         assert "within chance" not in row.text_content()
 
 
+def test_a_link_brings_back_what_is_shown(visit, folder, browser):
+    with visit("three") as page:
+        page.get_by_role("tab", name="toy").click()
+        move(page, 2)
+        page.locator("#theme").click()
+        page.locator("#column-0").focus()
+        page.keyboard.press("End")
+        shown = page.locator("[data-class]").get_attribute("data-probs")
+        page.wait_for_timeout(600)
+        link = page.evaluate("location.hash")
+        theme = page.evaluate("document.documentElement.dataset.theme")
+    assert "run=2" in link
+    assert "cut=2" in link
+    page = browser.new_page()
+    page.goto((folder / "three.html").as_uri() + link)
+    page.wait_for_timeout(300)
+    assert page.get_by_role("tab", name="toy").get_attribute("aria-selected") == "true"
+    assert page.locator("#cut").input_value() == "2"
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    again = page.locator("[data-class]").get_attribute("data-probs")
+    assert [float(p) for p in again.split()] == pytest.approx(
+        [float(p) for p in shown.split()], abs=1e-3
+    )
+    page.close()
+
+
 def test_the_policy_stops_foreign_code_and_requests(browser, folder):
     text = (folder / "digits.html").read_text()
     evil = folder / "evil.html"

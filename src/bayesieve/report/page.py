@@ -23,8 +23,8 @@ from bayesieve.report.packing import Json
 from bayesieve.report.source import MAX_BYTES, Limits, Source
 
 _SCRIPTS = (
-    "numbers.js", "forward.js", "svg.js", "charts.js", "sieve.js", "pictures.js", "examples.js",
-    "inputs.js", "familiarity.js", "play.js", "sections.js", "page.js",
+    "numbers.js", "state.js", "forward.js", "svg.js", "charts.js", "sieve.js", "pictures.js",
+    "examples.js", "inputs.js", "familiarity.js", "play.js", "sections.js", "page.js",
 )  # fmt: skip
 
 

@@ -214,6 +214,18 @@ def test_the_page_computes_the_intervals_of_pairs_that_python_does():
     assert same["interval"][0] < 0 == same["difference"] < same["interval"][1]
 
 
+def test_a_link_holds_the_state_and_nothing_hostile_comes_back():
+    code = """
+        const state = { cut: 3, run: null, x: encodeInput(Uint8Array.from([0, 255, 7]), true) };
+        const read = readState(writeState(state));
+        const row = encodeInput(Float32Array.from([0.5, -2]), false);
+        return [read.cut, "run" in read, Array.from(decodeInput(read.x, true, 3)), row,
+                Array.from(decodeInput(row, false, 2)), decodeInput("%%", true, 3),
+                decodeInput("1,x", false, 2), decodeInput(row, false, 3), readState("#trust")];
+    """
+    assert node(code) == ["3", False, [0, 255, 7], "0.5,-2", [0.5, -2], None, None, None, {}]
+
+
 def test_a_thin_drawing_gets_the_ink_of_the_data():
     code = """
         const side = 40, ink = new Float32Array(side * side);

@@ -29,7 +29,7 @@ function runSections(run) {
     looks.length ? section("looks", "What it looks at", null, el("div", { class: "grid" }, looks)) : null,
     section("training", "How it was trained", null, el("div", { class: "grid three" }, present(chainPanel(run), trainingPanels(run)))),
     provenanceSection(run));
-  return { node, view };
+  return { node, view, pick: play.pick };
 }
 
 // How far each run is above the one with the lowest loss, in pairs; null where runs are tested on other examples.
@@ -112,13 +112,27 @@ function themeButton(onChange) {
 }
 
 function start() {
-  const runs = DATA.runs;
+  const runs = DATA.runs, asked = readState(location.hash);
+  if (["light", "dark"].includes(asked.theme)) document.documentElement.dataset.theme = asked.theme;
+  let number = 0, waiting = 0;
+  const isImage = () => runs[number].inputs.kind === "image";
+  const state = () => ({
+    run: runs.length > 1 ? number : null, cut: current.view.cut || null, theme: document.documentElement.dataset.theme,
+    x: runs[number].network ? encodeInput(current.view.tried, isImage()) : null,
+  });
+  // The address follows what is shown, once the reader has stopped.
+  const remember = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => location.replace(writeState(state())), 400);
+  };
   const place = el("div", {}), foot = el("div", {});
   let current = null;
   const choose = (index) => {
+    number = index;
     current = runSections(runs[index]);
     place.replaceChildren(current.node);
     foot.replaceChildren(current.view.dock);
+    current.view.changed = () => { if (document.documentElement.dataset.touched) remember(); };
     document.querySelectorAll('[role="tab"]').forEach((tab, i) => tab.setAttribute("aria-selected", String(i === index)));
   };
   // Canvases hold colours, not variables: they are painted again when the theme changes.
@@ -129,7 +143,8 @@ function start() {
   const links = runs.length > 1 ? [["runs", "Runs"], ...LINKS] : LINKS;
   document.getElementById("page").append(
     el("header", { class: "top" }, el("div", { class: "row" }, el("span", { class: "brand" }, "bayesieve"),
-      el("nav", { "aria-label": "Sections" }, links.map(([id, text]) => el("a", { href: "#" + id }, text))), themeButton(recolor))),
+      el("nav", { "aria-label": "Sections" }, links.map(([id, text]) => el("a", { href: "#" + id }, text))),
+      copyButton("Copy link", () => location.href.split("#")[0] + writeState(state()), "copy-link"), themeButton(recolor))),
     el("main", { id: "content" }, runs.length > 1 ? comparison(runs, choose) : null, place,
       el("footer", {}, glossary(), el("p", {}, `Made by bayesieve ${DATA.bayesieve}. This file needs no network and sends nothing. `,
         el("button", { type: "button", class: "button", onclick: () => save("report.json", JSON.stringify(DATA), "application/json") }, "All data as JSON")))),
@@ -140,7 +155,15 @@ function start() {
     if (target && target.hasAttribute("data-folded")) fold(target, false);
   };
   addEventListener("hashchange", open);
-  choose(0);
+  const first = Number(asked.run);
+  choose(Number.isInteger(first) && first > 0 && first < runs.length ? first : 0);
+  if (Number(asked.cut) > 0) current.view.set(Number(asked.cut));
+  if (asked.x && runs[number].network) {
+    const given = decodeInput(asked.x, isImage(), runs[number].network.input_shape.reduce((a, b) => a * b, 1));
+    if (given) setTimeout(() => current.pick(given), 20); // after the first example
+  }
+  // Only what the reader does changes the address.
+  ["pointerdown", "keydown", "input"].forEach((name) => addEventListener(name, () => { document.documentElement.dataset.touched = "yes"; }, { capture: true, once: true }));
   const root = document.documentElement;
   let theme;
   addEventListener("beforeprint", () => {

@@ -17,8 +17,10 @@ function playSection(run, view) {
     const item = (run.task === "regression" ? realAnswer : classAnswer)(run, network, input, view.cut, strange);
     answer.replaceChildren(item, ...(known ? [familiarityDial(share)] : []));
   };
-  const set = (x) => {
+  const set = (x, raw) => {
     input = x;
+    view.tried = x ? raw || x : null; // as a link holds it
+    view.changed();
     show();
     if (x) announce(answer.querySelector(".answer").textContent);
   };
@@ -51,7 +53,7 @@ function imageInput(run, set) {
   const preview = el("canvas", { width, height, role: "img", "aria-label": "What the network sees" });
   const see = (values) => {
     repaint(preview, (i) => [0, 1, 2].map((c) => 255 * values[(channels === 3 ? c : 0) * height * width + i]));
-    set(prepareImage(values, run.inputs));
+    set(prepareImage(values, run.inputs), Uint8Array.from(values, (v) => Math.round(255 * v)));
   };
   const reset = () => {
     repaint(preview, () => [16, 18, 22]);

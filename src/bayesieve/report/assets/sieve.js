@@ -2,12 +2,13 @@
 
 // What the parts of a run share: the position of the slider and who listens to it.
 function makeView(run) {
-  const view = { run, cut: 0, listeners: [] };
+  const view = { run, cut: 0, listeners: [], tried: null, changed: () => {} };
   view.listen = (react) => { view.listeners.push(react); react(view.cut); };
   view.set = (cut) => {
     const last = run.curve.points.length - 1;
     view.cut = Math.max(0, Math.min(last, Math.round(cut)));
     view.listeners.forEach((react) => react(view.cut));
+    view.changed();
   };
   return view;
 }
@@ -173,7 +174,7 @@ function curvePanel(run, view) {
       el("p", { class: "where" }, "This position keeps weights with ", where, "."),
       list,
       meters.node,
-      run.provenance.folder ? el("p", { class: "command" }, purpose, command) : null,
+      run.provenance.folder ? el("p", { class: "command" }, purpose, command, " ", copyButton("Copy", () => command.textContent, "copy-command")) : null,
     ],
   });
 }

@@ -27,6 +27,20 @@ function save(name, text, type) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
+// A button that puts text on the clipboard and says so.
+function copyButton(label, text, id) {
+  const button = el("button", { type: "button", class: "button copy", id, onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "The browser refused";
+    }
+    setTimeout(() => { button.textContent = label; }, 1500);
+  } }, label);
+  return button;
+}
+
 // A titled box; `data` returns {header, rows} of what is drawn, to download.
 function panel({ title, caption, name, data, body, wide }) {
   const downloads = el("div", { class: "downloads" });
