@@ -32,6 +32,7 @@ import argparse
 import math
 import multiprocessing
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,7 +50,7 @@ from bayesieve.data.uci import find_uci, load_uci, read_uci
 from bayesieve.estimators import SieveRegressor, fit_many
 from bayesieve.text import markdown_table
 from studies.harness import Run, chosen, joined, show_page, study_parser, table
-from studies.record import Record, Row, make_row, means, read
+from studies.record import Record, Row, make_row, means
 from studies.regressor import score as estimator_scores
 from studies.uci_networks import Setting, Task, budget_for, pruning_table, run_engine
 
@@ -303,7 +304,10 @@ def join_blocks(pieces: Sequence[Row]) -> Row:
     detail = {**pieces[0]["detail"], "block_seconds": seconds}
     seeds = [seed for row in pieces for seed in row["seeds"]]
     name, row = pieces[0]["name"].split("/")
-    return row_of(name, row, each, seeds, totals, detail)
+    about = {key: pieces[0][key] for key in ("machine", "date") if key in pieces[0]}
+    if "command" in pieces[0]:
+        about["command"] = re.sub(r" --(first|splits|out) \S+", "", pieces[0]["command"])
+    return {**row_of(name, row, each, seeds, totals, detail), **about}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -313,7 +317,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sets", default=",".join(SETS), help=f"comma list of {', '.join(SETS)}")
     parser.add_argument("--rows", default=",".join(ROWS), help=f"comma list of {', '.join(ROWS)}")
     parser.add_argument("--splits", type=int, help="the first so many splits; all unless given")
-    parser.add_argument("--first", type=int, default=0, help="number of the first split")
+    parser.add_argument("--first", type=int, help="compute --splits splits from this one on alone")
     parser.add_argument("--jobs", type=int, default=1, help="rows computed side by side")
     parser.add_argument("--effort", type=float, default=1.0, help="factor on the training steps")
     parser.add_argument(
@@ -324,16 +328,15 @@ def main(arguments: list[str] | None = None) -> int:
     flags = ("sets", "rows", "device", "out", "jobs", "stop-after", "first", "splits")
     page_path = None if options.out is None else options.out.with_suffix(".md")
     if options.join is not None:
-        for path in options.join:
-            _refuse_unfinished(read(path, "uci"))
-        show_page(
-            page(joined(options.join, "uci", options.out, flags, pool=join_blocks)), page_path
-        )
+        record = joined(options.join, "uci", options.out, flags, _none_unfinished, join_blocks)
+        show_page(page(record), page_path)
         return 0
     sets = chosen("uci", "set", options.sets, SETS)
     rows = chosen("uci", "row", options.rows, ROWS)
     options.budget = options.stop_after
     settings = {"splits": options.splits, "effort": options.effort, "in_blocks": options.in_blocks}
+    if options.first is not None:  # one block of all splits
+        settings |= {"splits": None, "in_blocks": True}
     run = Run("uci", arguments, options, kind=None, settings=settings, test_reads="once per split")
     earlier = run.notes.get("calls", [])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -365,7 +368,7 @@ def _todo(sets: list[str], rows: list[str], run: Run, options: argparse.Namespac
     for name, row in pairs:
         known = run.find(f"{name}/{row}", {"set": name, "row": row}, name)
         n_splits = _splits_of(name, options.splits)
-        todo = [(options.first, n_splits)]
+        todo = [(options.first or 0, n_splits)]
         if options.in_blocks and row not in BASELINES:
             todo = blocks(n_splits, len(load_uci(name, data_root(), split=0).train))
         done = [] if known is None else known["seeds"]
@@ -375,15 +378,17 @@ def _todo(sets: list[str], rows: list[str], run: Run, options: argparse.Namespac
     return work
 
 
-def _refuse_unfinished(record: Record) -> None:
+def _none_unfinished(record: Record) -> Sequence[Row]:
+    """Raise where splits of a joined row are missing; no row is derived."""
     for row in record["rows"]:
         if not row.get("derived") and "skipped" not in row["detail"]:
             wanted = _splits_of(row["setting"]["set"], record["settings"]["splits"])
-            if len(row["seeds"]) < wanted:
+            if len(row["seeds"]) < wanted and row["setting"]["row"] not in ESTIMATORS:
                 raise ValueError(
                     f"join: some splits of {row['name']} are missing; repeat "
                     f"`{record['command']}` until it has nothing left to do."
                 )
+    return ()
 
 
 def _results(todo: list[_Work], options: argparse.Namespace, run: Run) -> Iterator[Row]:
