@@ -18,6 +18,7 @@ import tempfile
 from importlib import resources
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from bayesieve.files import cache_dir, write_atomically
@@ -29,6 +30,7 @@ _FLAGS = (
 )  # fmt: skip
 _QUIET = ("-Wno-psabi",)
 _SECONDS = 60
+_DTYPES = (torch.float32, torch.int32, torch.uint8)  # float, uint32_t and uint8_t in C
 
 
 class KernelUnavailableError(Exception):
@@ -42,8 +44,11 @@ def fields(kind: type, names: str) -> list[tuple[str, type]]:
 
 def address(tensor: Tensor | None) -> int | None:
     """Where the numbers of a contiguous CPU tensor are in memory; None for none."""
-    assert tensor is None or tensor.is_contiguous()
-    return None if tensor is None else tensor.data_ptr()
+    if tensor is None:
+        return None
+    assert tensor.is_contiguous()
+    assert tensor.dtype in _DTYPES
+    return tensor.data_ptr()
 
 
 @functools.cache
@@ -77,8 +82,9 @@ def steps() -> ctypes.CDLL | None:
         return None
     pointer, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
     library.bayesieve_draw.argtypes = (count, count, count, *[pointer] * 5)
+    library.bayesieve_draws.argtypes = (count, count, count, *[pointer] * 4)
     library.bayesieve_adam.argtypes = (pointer, count, count, count, real)
-    for function in (library.bayesieve_draw, library.bayesieve_adam):
+    for function in (library.bayesieve_draw, library.bayesieve_draws, library.bayesieve_adam):
         function.restype = None
     return library
 

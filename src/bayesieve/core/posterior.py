@@ -11,6 +11,7 @@ from torch import Generator, Tensor, nn
 from bayesieve.core.layout import Layout
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, materialise
+from bayesieve.core.noise import gaussian_draws
 from bayesieve.core.priors import Prior
 
 
@@ -128,12 +129,7 @@ class Factorised(Posterior):
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """Independent draws, shape (n, d); point parameters take no noise."""
-        bayesian = self.layout.bayesian
-        draws = torch.empty(n, self.layout.size, dtype=self.mean.dtype, device=self.mean.device)
-        noise = draws if bayesian.stop == self.layout.size else draws[:, bayesian]
-        noise.normal_(generator=generator).mul_(self.std[bayesian])
-        draws[:, bayesian.stop :] = 0
-        return draws.add_(self.mean)
+        return gaussian_draws(self.mean, self.std, n, self.layout.n_bayesian, generator)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

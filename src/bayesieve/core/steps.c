@@ -1,4 +1,4 @@
-/* Training steps of mean-field posteriors: a draw of all weights, and one Adam step.
+/* Mean-field posteriors: draws of all weights, and one Adam step.
  *
  * Plain loops over arrays, written so that compilers turn them into vector instructions. Each has a
  * twin in Python that it is tested against: `draw_weights_` and `counter_normals` in core/noise.py,
@@ -89,6 +89,27 @@ void bayesieve_draw(int64_t k, int64_t n, int64_t d, const float *restrict mean,
       for (int64_t i = 0; i < d; i++) w[i] *= keep[i];
       keep += d;
     }
+  }
+}
+
+/* k draws of one posterior: mean + std ε of the first n of d weights, mean of the others */
+void bayesieve_draws(int64_t k, int64_t n, int64_t d, const float *restrict mean,
+                     const float *restrict std, const uint32_t *keys, float *restrict w) {
+  const int64_t half = (n + 1) / 2;
+  const uint32_t key[3] = {keys[0], keys[1], keys[2]};
+  const float *restrict mean2 = mean + half, *restrict std2 = std + half;
+  for (int64_t row = 0; row < k; row++, w += d) {
+    float *restrict w2 = w + half, a, b;
+    for (int64_t i = 0; i < n - half; i++) {
+      normals((uint32_t)(row * half + i), key, &a, &b);
+      w[i] = mean[i] + std[i] * a;
+      w2[i] = mean2[i] + std2[i] * b;
+    }
+    if (n % 2) {
+      normals((uint32_t)(row * half + half - 1), key, &a, &b);
+      w[half - 1] = mean[half - 1] + std[half - 1] * a;
+    }
+    for (int64_t i = n; i < d; i++) w[i] = mean[i];
   }
 }
 

@@ -10,7 +10,7 @@ from torch import Generator
 from bayesieve.core import native
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.native import KernelUnavailableError
-from bayesieve.core.noise import counter_normals, draw_weights, fresh_keys
+from bayesieve.core.noise import counter_normals, draw_weights, fresh_keys, gaussian_draws
 from bayesieve.core.priors import Normal, SpikeSlab, constant_precision, mixture_precision
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
@@ -77,6 +77,22 @@ def test_the_moments_of_many_normals():
     for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3), (6, 15)):
         spread = float((values ** (2 * power)).mean().sqrt()) / n**0.5
         assert abs(float((values**power).mean()) - moment) < 4 * spread
+
+
+@pytest.mark.parametrize("n", [40_000, 40_001])
+def test_draws_of_many_weights_are_those_of_the_keys_with_or_without_a_compiler(n, monkeypatch):
+    source = Generator().manual_seed(2)
+    mean, std = torch.randn(n + 3, generator=source), torch.rand(n + 3, generator=source)
+    both = []
+    for library in (native.steps(), None):
+        monkeypatch.setattr(native, "steps", lambda library=library: library)
+        both.append(gaussian_draws(mean, std, 3, n, Generator().manual_seed(1)))
+    torch.testing.assert_close(*both, rtol=1e-5, atol=1e-5)
+    assert torch.equal(both[0][:, n:], mean[n:].expand(3, -1))
+    noise = (both[0] - mean)[:, :n] / std[:n]
+    assert float(noise.mean().abs()) < 4 / (3 * n) ** 0.5
+    assert abs(float(noise.var()) - 1) < 4 * (2 / (3 * n)) ** 0.5
+    assert float(noise[0].dot(noise[1]).abs()) < 4 * n**0.5
 
 
 @pytest.mark.parametrize("masks", [False, True])
