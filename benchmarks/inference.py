@@ -327,7 +327,7 @@ def resnet_rows(zeros: float, rounds: int) -> list[Row]:
             "torch, dense": net,
             "our runtime": as_runtime(masked, x),
         }
-        name = f"ResNet-20, {zeros:.0%} zeros"
+        name = f"ResNet-20, {100 * zeros:g} % zeros"
         return timed(name, forms, x, rounds, {"our runtime": {1: RESNETS[zeros]}})
 
 

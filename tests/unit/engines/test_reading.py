@@ -22,7 +22,7 @@ LIMITS = {
     "SGHMC": ("sgmcmc", 3, 700),
     "BMR": ("bmr", 4, 900),
     "horseshoe": ("horseshoe", 4, 900),
-    "TDAMP": ("tdamp", 8, 1500),
+    "TDAMP": ("tdamp", 8, 1550),
 }
 
 
