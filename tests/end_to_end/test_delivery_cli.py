@@ -190,6 +190,29 @@ def test_export_onnx_and_predict_give_the_same_classes(runs, images, tmp_path):
     torch.testing.assert_close(numbers(a, "entropy"), numbers(b, "entropy"), rtol=0, atol=1e-4)
 
 
+def test_an_onnx_file_of_images_takes_raw_pixels_unless_asked(runs, images, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    inputs = {}
+    for name, options in (("raw", []), ("prepared", ["--prepared"])):
+        path = tmp_path / f"{name}.onnx"
+        ok("export", runs / "c", "--to", "onnx", *options, "--out", path)
+        (inputs[name],) = runtime.InferenceSession(str(path)).get_inputs()
+        ok("predict", path, images / "raw.npz", "--out", tmp_path / f"{name}.csv")
+    assert (inputs["raw"].name, inputs["raw"].type) == ("pixels", "tensor(uint8)")
+    assert (inputs["prepared"].name, inputs["prepared"].type) == ("input", "tensor(float)")
+    a, b = (rows_of(tmp_path / f"{name}.csv") for name in inputs)
+    torch.testing.assert_close(numbers(a, "entropy"), numbers(b, "entropy"), rtol=0, atol=1e-5)
+    out = tmp_path / "no.csv"
+    assert "prepares them itself" in refused(
+        2, "predict", tmp_path / "raw.onnx", images / "raw.npz", "--prepared", "--out", out
+    )
+    np.savez(tmp_path / "floats.npz", x=np.zeros((2, 1, 8, 8)))
+    assert "must be raw pixels" in refused(
+        1, "predict", tmp_path / "raw.onnx", tmp_path / "floats.npz", "--out", out
+    )
+    assert "--to onnx" in refused(2, "export", runs / "c", "--to", "c", "--prepared", "--out", out)
+
+
 def test_exported_draws_are_those_of_the_posterior(runs, images, tmp_path):
     pytest.importorskip("onnxruntime")
     ok("export", runs / "q", "--to", "onnx", "--samples", "3", "--seed", "5", "--out",

@@ -37,7 +37,7 @@ from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, outpu
 from bayesieve.deliver.bundle.packing import pack, unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.errors import UnsupportedModelError
+from bayesieve.errors import DamagedFileError, UnsupportedModelError
 from bayesieve.nets import gpt, lenet_300_100
 from bayesieve.sieve.compact import compact
 from bayesieve.training.fit import fit
@@ -506,6 +506,26 @@ def test_several_inputs_come_back_by_name_with_the_posterior(tmp_path):
     assert torch.equal(source.load_model()(**x), module(**x))
     with pytest.raises(ValueError, match="the module takes age, ids, mask; give example="):
         save_bundle(small, tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config["inputs"].pop(),
+        lambda config: config["inputs"][0].update(name="other"),
+        lambda config: config["inputs"][0].update(shape=[2**40]),
+        lambda config: config["inputs"][0].update(dtype="object"),
+        lambda config: config.update(inputs={}),
+    ],
+)
+def test_inputs_that_do_not_fit_the_graph_are_refused(tmp_path, change):
+    path = save_bundle(Pair(), tmp_path / "b", example=pair())
+    config = json.loads((path / "config.json").read_text())
+    change(config)
+    del config["checksum"]
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(DamagedFileError, match=r"config\.json is damaged"):
+        read_bundle(path)
 
 
 @torch.fx.wrap
