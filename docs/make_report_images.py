@@ -1,11 +1,7 @@
-"""Take the pictures of docs/report.md and the README from the pages of runs.
+"""Take the pictures of docs/report.md and the README from the page of the demo.
 
     bayesieve demo --out runs/demo
-    python docs/make_report_images.py demo runs/demo
-
-    bayesieve train --data mnist --net lenet-300-100 --engine map --epochs 15 --out runs/dense
-    bayesieve train --data mnist --net lenet-300-100 --epochs 30 --zeros 0.98 --out runs/sparse
-    python docs/make_report_images.py readme runs/sparse --before runs/dense
+    python docs/make_report_images.py runs/demo
 
 Needs Chromium, and playwright (the extra `dev`).
 """
@@ -24,11 +20,6 @@ from bayesieve.runs import report
 
 IMAGES = Path(__file__).parent / "images"
 SEVEN = [[(0.26, 0.18), (0.74, 0.18), (0.62, 0.45), (0.45, 0.86)]]
-# Between a 4 and a 9: the top is nearly closed.
-DOUBTFUL = [
-    [(0.55, 0.16), (0.4, 0.22), (0.34, 0.36), (0.38, 0.5), (0.64, 0.48)],
-    [(0.66, 0.24), (0.6, 0.86)],
-]
 
 
 def keep(png: bytes, name: str) -> None:
@@ -72,9 +63,9 @@ def move(page: Page, position: int) -> None:
     )
 
 
-def of_demo(browser: Browser, path: Path) -> None:
-    """The pictures of docs/report.md."""
-    page = visit(browser, path, width=1060, height=1345)
+def take(browser: Browser, path: Path) -> None:
+    """The headline with the curve, the network with a drawing, the zeros, and a phone."""
+    page = visit(browser, path, width=1060, height=1560)
     move(page, 6)
     keep(page.screenshot(), "report-slider")
     move(page, 0)
@@ -97,31 +88,18 @@ def of_demo(browser: Browser, path: Path) -> None:
     keep(whole.getvalue(), "report-phone")
 
 
-def of_readme(browser: Browser, path: Path) -> None:
-    """The headline with the curve, and the network with a drawing it doubts."""
-    page = visit(browser, path, width=1060, height=1400)
-    end = page.locator(".readout").bounding_box()
-    assert end is not None
-    clip = {"x": 0.0, "y": 60.0, "width": 1060.0, "height": end["y"] + end["height"] - 50}
-    keep(page.screenshot(clip=clip), "readme-report")  # type: ignore[arg-type]
-    draw(page, DOUBTFUL)
-    keep(page.locator("#try .play").screenshot(), "readme-try")
-
-
 def main() -> None:
     """Build the page of a run and take its pictures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("what", choices=("demo", "readme"))
     parser.add_argument("run", type=Path)
-    parser.add_argument("--before", type=Path)
     options = parser.parse_args()
     program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as driver:
         path = Path(scratch) / "report.html"
-        report([options.run], path, device="cpu", before=options.before)
+        report([options.run], path, device="cpu")
         browser = driver.chromium.launch(executable_path=program, args=arguments)
-        (of_demo if options.what == "demo" else of_readme)(browser, path)
+        take(browser, path)
         browser.close()
 
 

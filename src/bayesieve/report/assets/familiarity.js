@@ -64,7 +64,7 @@ function familiarityOf(known, input) {
   return share;
 }
 
-const STRANGE = 0.05; // familiarity below which the network should not answer
+const UNUSUAL = 0.05, STRANGE = 0.01; // familiarity below which an input is unusual, and is not answered
 
 // How strange the input is, as a dial from familiar to unlike everything, with the mark from which it should not answer.
 function familiarityDial(share) {
@@ -73,7 +73,7 @@ function familiarityDial(share) {
   mark.style.left = 100 * (1 - STRANGE) + "%";
   const dial = track(unlike, strange ? "far" : "");
   dial.append(mark);
-  const words = strange ? `Unlike ${percent(unlike, share < 0.01 ? 1 : 0)} of what it knows.` : `Familiar: ${percent(share, 0)} of what it knows is at least as strange.`;
+  const words = share < UNUSUAL ? `${strange ? "Unlike" : "Unusual: unlike"} ${percent(unlike, strange ? 1 : 0)} of what it knows.` : `Familiar: ${percent(share, 0)} of what it knows is at least as strange.`;
   return el("div", { class: "dial" + (strange ? " strange" : ""), id: "familiarity", "data-share": share.toFixed(6) }, el("span", {}, words), dial);
 }
 
