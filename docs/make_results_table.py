@@ -43,6 +43,7 @@ from pages.studies import (
     tables_table,
     trials_table,
     uci_cuts_table,
+    uci_estimators_table,
     vgg_table,
     wide_table,
 )
@@ -79,6 +80,7 @@ BLOCKS = {
     "tables": "docs/studies/tables.md",
     "tables-ranks": "docs/studies/tables.md",
     "wide": "docs/tables.md",
+    "uci-estimators": "docs/tables.md",
     "faults": "docs/reliability.md",
     "calibration": "docs/calibration.md",
     "scratch-source": "docs/theory/scratch.md",
@@ -209,6 +211,7 @@ def main() -> int:
         "tables": tables_table(results),
         "tables-ranks": tables_ranks(results),
         "wide": wide_table(results),
+        "uci-estimators": uci_estimators_table(results),
         "faults": reliability.faults_table(faults),
         "calibration": calibration.table(exact, conformal, selection),
         "scratch-source": scratch.source_table(numpy),

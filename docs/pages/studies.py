@@ -352,6 +352,37 @@ def tables_ranks(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def uci_estimators_table(results: list[dict[str, Any]]) -> str:
+    """`SieveRegressor` itself on the UCI sets, beside the best network row on the same splits."""
+    rows = rows_of(results, "uci", "test")
+    names = ("sbnn", "sbnn-het", "sbnn-dropout", "flat-vi", "deep-ensemble", "bnn", "dropout")
+    lines = []
+    for name in SETS:
+        ours = rows.get(f"{name}/sieve-5")
+        if ours is None:
+            continue
+        cells = [name, str(len(ours["seeds"]))]
+        others = [rows[f"{name}/{row}"] for row in names if f"{name}/{row}" in rows]
+        for score, best in (("rmse", min), ("log_lik", max)):
+            mean, error = ours["metrics"][score], ours["metrics"][f"{score}_standard_error"]
+            found = best(_mean_over(row, score, ours["seeds"]) for row in others)
+            single = rows.get(f"{name}/sieve")
+            alone = "" if single is None else f"{single['metrics'][score]:.3g}"
+            cells += [f"{mean:.4g} ± {error:.2g}", f"{found:.4g}", alone]
+        seconds = ours["metrics"]["processor_seconds"] / len(ours["seeds"])
+        lines.append([*cells, f"{ours['metrics']['coverage_90']:.3f}", f"{seconds:.0f}"])
+    head = ("set", "splits", "RMSE, five", "best row", "one network", "log-likelihood, five",
+            "best row", "one network", "90 % cover", "seconds a fit")  # fmt: skip
+    return markdown_table(head, lines) if lines else EMPTY
+
+
+def _mean_over(row: dict[str, Any], score: str, seeds: Sequence[int]) -> float:
+    """The mean of a row over some of its splits."""
+    pairs = zip(row["seeds"], row["each"], strict=True)
+    values = [each[score] for seed, each in pairs if seed in seeds]
+    return sum(values) / len(values)
+
+
 def wide_table(results: list[dict[str, Any]]) -> str:
     """Realised false discoveries and power of every way of `studies.wide`."""
     rows = rows_of(results, "wide", "test")
