@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -147,6 +147,11 @@ class Record:
     best_epoch: list[int] = field(default_factory=list)
     best: dict[str, Tensor] = field(default_factory=dict)
     diverged: list[int] = field(default_factory=list)
+
+    def to(self, device: torch.device | str) -> "Record":
+        """The same record with its tensors on another device."""
+        best = {name: value.to(device) for name, value in self.best.items()}
+        return replace(self, log_lik_sum=self.log_lik_sum.to(device), best=best)
 
     def epochs_without_gain(self) -> int:
         """Finished epochs since the newest best one; 0 before any score counted."""

@@ -90,7 +90,7 @@ class Loop:
             state = population.copies()
             self.ranks.copy_first_(state)
             population.restore_(state)
-            self.record = self.ranks.from_first(self.record)
+            self.record = self.ranks.from_first(self.record.to("cpu")).to(population.problem.device)
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
