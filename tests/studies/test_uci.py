@@ -11,6 +11,7 @@ from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.estimators import SieveRegressor
+from pages.studies import uci_estimators_table
 from records import record_of
 from studies import uci, uci_networks
 from studies.uci import PUBLISHED, blocks, candidates, join_blocks, page, row_of, verdicts
@@ -187,6 +188,16 @@ def test_the_estimator_itself_is_measured_on_the_splits_asked_for(monkeypatch, t
     assert seen == [2, 3, 0, 1]
     assert (row["seeds"], row["kind"], len(row["each"])) == ([0, 1, 2, 3], "ensemble", 4)
     assert math.isfinite(row["metrics"]["log_lik"])
+
+
+def test_the_page_compares_rows_on_the_splits_that_both_have():
+    numbers = {"log_lik": -1.0, "crps": 0.3, "coverage_90": 0.9}
+    each = [{"rmse": float(i), **numbers} for i in range(4)]
+    totals = {"seconds": 4.0, "processor_seconds": 8.0}
+    rows = [row_of("yacht", "sieve-5", each[:2], [0, 1], totals, {}),
+            row_of("yacht", "sbnn", each, [0, 1, 2, 3], totals, {})]  # fmt: skip
+    last = uci_estimators_table([record_of("uci", rows)]).splitlines()[-1]
+    assert last.startswith("| yacht | 2 | 0.5 ± 0.5 | 0.5 |  | -1 ± 0 | -1 |")
 
 
 def test_a_row_of_a_set_with_its_own_budget(monkeypatch):
