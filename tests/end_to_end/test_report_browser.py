@@ -467,6 +467,24 @@ def test_strangers_are_not_answered_and_their_noise_is_not_the_data_s(visit):
         assert "of test examples" in page.locator("#epistemic").text_content()
 
 
+def test_a_dot_of_the_map_goes_into_the_network(visit):
+    with visit("digits") as page:
+        panel = page.locator('[data-panel="digits-map"]')
+        panel.scroll_into_view_if_needed()
+        run = data_of(page)
+        assert panel.locator("circle").count() == len(run["map"]["index"]) == 364
+        panel.get_by_role("button", name="Next dot").click()
+        index = run["map"]["index"][0]
+        assert f"test example {index}" in panel.locator(".picked").text_content()
+        box = panel.locator("svg[role=img]").bounding_box()
+        page.mouse.click(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+        page.locator("[data-class]").wait_for()
+        before = page.locator("[data-class]").get_attribute("data-probs")
+        panel.get_by_role("button", name="Try it").click()
+        page.locator("#pad").wait_for()
+        assert page.locator("[data-class]").get_attribute("data-probs") != before
+
+
 def test_sections_fold_on_a_phone_and_links_open_them(visit):
     with visit("digits", viewport={"width": 360, "height": 740}) as page:
         trust = page.locator("#trust .content")

@@ -27,7 +27,8 @@ from bayesieve.text import tempering_words
 FORMAT, VERSION = "bayesieve-report", 1
 _MOST_EPOCHS = 400
 _UNKNOWN: Json = {  # of a model that is only in memory
-    "command": None, "config": {}, "versions": {}, "hashes": {}, "seconds": None, "folder": None,
+    "command": None, "config": {}, "meanings": {}, "versions": {}, "hashes": {}, "seconds": None,
+    "folder": None,
 }  # fmt: skip
 
 
@@ -132,6 +133,7 @@ def collect_run(source: Source, limits: Limits, tell: Callable[[str], None]) -> 
         "compaction": sieved["compaction"],
         "not_compacted": sieved["not_compacted"],
         "quality": quality.calibration(evaluations, source.data),
+        "map": quality.doubt_map(best, known, data),
         "losses": quality.losses(evaluations[way], data),
         "certificate": source.certificate,
         "confusion": quality.confusion(evaluations["after"], source.data),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import (
     confusion_matrix,
     interval_coverage,
@@ -23,6 +24,8 @@ from bayesieve.report.source import Limits, Source
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)
 _MOST_LOSSES = 5000
+_MOST_MAPPED = 2000  # dots in the map of doubt
+_MAP_BYTES = 60_000  # of pictures behind them
 _MOST_DOTS = 400  # of the picture of a regression
 _LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
@@ -164,6 +167,37 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
             some = values.cpu()[index]
             row[key] = rounded(some, digits) if some.is_floating_point() else some.tolist()
     return rows
+
+
+def doubt_map(evaluation: Evaluation, known: Familiarity | None, data: DataSet) -> Json | None:
+    """Test examples by confidence and doubt; None for a regression or an answer per position.
+
+    Returns:
+        sure, doubt (entropy, nats), familiarity (or None), right, label and said of at most 2,000
+        examples; those with `inputs`, to put into the network, come first: mistakes, the most
+        doubtful ones and some of the rest.
+    """
+    prediction = evaluation.prediction
+    if not isinstance(prediction, ClassPrediction) or prediction.positions:
+        return None
+    labels, said = data.test.y.cpu(), prediction.label.cpu()
+    sure, doubt = prediction.probs.cpu().amax(-1), prediction.entropy.cpu()
+    wrong, n = said != labels, len(labels)
+    most = max(3, _MAP_BYTES // data.test.x[0].numel())
+    ranked = doubt.argsort(descending=True, stable=True)
+    first = [ranked[wrong[ranked]][: most // 3], ranked[: most // 3], spread_out(n, most // 3)]
+    shown_first = torch.cat(first).unique()
+    rest = spread_out(n, _MOST_MAPPED)
+    order = torch.cat([shown_first, rest[~torch.isin(rest, shown_first)]])
+    return {
+        "index": order.tolist(),
+        "sure": rounded(sure[order], 4),
+        "doubt": rounded(doubt[order], 4),
+        "familiarity": None if known is None else rounded(known.score(data.test.x[order]), 3),
+        "label": labels[order].tolist(),
+        "said": said[order].tolist(),
+        "inputs": shown(data.test.x[shown_first], data),
+    }
 
 
 def target_columns(prediction: RealPrediction, data: DataSet) -> dict[str, Tensor]:

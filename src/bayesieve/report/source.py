@@ -14,7 +14,7 @@ WEIGHT_BYTES = 5  # of a kept weight in the page: its place, value and level
 DRAWN_BYTES = 2  # of a kept weight in each draw
 MOST_DRAWS = 16
 _FRAME = 150_000  # of a page for style and scripts
-_REST = 260_000  # of a run for curves, examples, pictures of the first layer, scales of draws
+_REST = 350_000  # of a run for curves, examples, pictures of the first layer, scales of draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,9 @@ class Source:
         familiarity: of the inputs, if it is known; None learns it from the training examples.
         kl: weight of the prior against the data; 1 is Bayes' rule.
         provenance: where it comes from, as far as that is known: `config` (resolved settings by
-            section), `versions` of packages, `hashes` (SHA-256 by file name), `command` to make it
-            again, `seconds` of training, `folder` as a command line names it.
+            section), `meanings` of settings by section and name, `versions` of packages, `hashes`
+            (SHA-256 by file name), `command` to make it again, `seconds` of training, `folder` as a
+            command line names it.
     """
 
     name: str

@@ -19,7 +19,7 @@ from bayesieve.report.packing import Json
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
 from bayesieve.runs.bundle import provenance
-from bayesieve.runs.config import RECORD
+from bayesieve.runs.config import RECORD, all_settings
 from bayesieve.runs.folder import PAGE, RunFolder
 from bayesieve.runs.options import Report
 from bayesieve.runs.run import load_finished, parent_of, usual_score
@@ -193,6 +193,7 @@ def read_source(
                 "schedule": vars(config.schedule),
                 "pruning": vars(config.pruning),
             },
+            "meanings": {f"{s}.{f.name}": f.metadata["help"] for s, f in all_settings()},
             "versions": record.get("versions", {}),
             "hashes": {path.name: sha256(path) for path in files if path.is_file()},
             "seconds": seconds if isinstance(seconds, int | float) else None,

@@ -12,7 +12,7 @@ from bayesieve.core.posterior import Factorised
 from bayesieve.data import DataSet, Examples
 from bayesieve.nets import mlp
 from bayesieve.report.packing import unpack
-from bayesieve.report.quality import calibration, evaluations, losses
+from bayesieve.report.quality import calibration, doubt_map, evaluations, losses
 from bayesieve.report.source import Limits, Source
 from reports import QUICK, digits_source, table_source
 
@@ -24,6 +24,18 @@ def source(likelihood, targets):
     part = Examples(torch.zeros(len(targets), 1), targets)
     data = DataSet("toy", part, part, "regression", None, ("a",), {"kind": "table"})
     return Source("toy", "toy", Factorised(network, weights, weights), data)
+
+
+def test_the_map_shows_mistakes_first_and_every_example_of_a_small_set():
+    made = digits_source(epochs=1)
+    found = evaluations(made, QUICK)["after"]
+    rows = doubt_map(found, made.known, made.data)
+    assert sorted(rows["index"]) == list(range(len(made.data.test)))
+    assert rows["label"] == made.data.test.y[rows["index"]].tolist()
+    wrong = sum(a != b for a, b in zip(rows["label"], rows["said"], strict=True))
+    assert wrong == round(found["error"] * 364)
+    assert min(rows["familiarity"]) >= 0
+    assert doubt_map(evaluations(table_source(), QUICK)["after"], None, table_source().data) is None
 
 
 def test_losses_of_examples_add_up_to_the_numbers():

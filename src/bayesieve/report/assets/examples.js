@@ -16,6 +16,51 @@ function examplePanels(run, onPick) {
   ];
 }
 
+// Every test example as a dot: how sure the network is against how familiar the input, or how much it doubts.
+function mapPanel(run, onPick) {
+  const map = run.map;
+  if (!map) return null;
+  const names = run.data.classes, packed = !Array.isArray(map.inputs);
+  const size = run.data.input_shape.reduce((a, b) => a * b, 1), values = packed ? unpack(map.inputs) : null;
+  const n = run.network ? (packed ? values.length / size : map.inputs.length) : 0;
+  const input = (i) => (packed ? values.subarray(i * size, (i + 1) * size) : map.inputs[i]);
+  const height = map.familiarity || map.doubt;
+  const dots = map.index.map((_, i) => [map.sure[i], height[i], i < n ? 3.5 : 1.8, i]);
+  const right = (i) => map.said[i] === map.label[i];
+  const place = el("div", { class: "picked" });
+  let at = -1;
+  const show = (i) => {
+    at = i;
+    const words = `test example ${count(map.index[i])}: says ${names[map.said[i]]} with ${percent(map.sure[i], 1)}, is ${names[map.label[i]]}`;
+    place.replaceChildren(packed ? photo(input(i), run.data.input_shape, "") : "", el("span", { class: right(i) ? "" : "wrong" }, words), " ",
+      el("button", { type: "button", class: "button", onclick: () => onPick(input(i)) }, "Try it"));
+    announce(words);
+  };
+  const chart = lines({
+    label: "Map of doubt", height: 280,
+    series: [["right", "c0", true], ["wrong", "c1", false]].map(([name, kind, is]) => ({ name, kind, bare: true, dots: true, points: dots.filter((dot) => right(dot[3]) === is) })),
+    x: { low: Math.min(...map.sure, 0.99) - 0.02, high: 1.01, label: "confidence", format: (v) => Math.round(100 * v) + " %" },
+    y: map.familiarity ? { low: 0, high: 1.02, label: "familiarity of the input", format: (v) => Math.round(100 * v) + " %" }
+      : { low: 0, high: Math.max(...map.doubt, 0.1) * 1.05, label: "doubt, nats" },
+    marks: ({ root, px, py }) => {
+      if (!n) return;
+      root.style.cursor = "pointer";
+      root.addEventListener("click", (event) => {
+        const frame = root.getBoundingClientRect();
+        const far = (dot) => Math.hypot(px(dot[0]) - event.clientX + frame.left, py(dot[1]) - event.clientY + frame.top);
+        show(dots.slice(0, n).reduce((best, dot) => (far(dot) < far(best) ? dot : best))[3]);
+      });
+    },
+  });
+  const step = (text, by) => el("button", { type: "button", class: "button", onclick: () => show((at + by + n) % n) }, text);
+  return panel({
+    title: "Map of doubt", name: run.name + "-map", wide: true,
+    caption: `A dot per test example. Lower dots are less like the training data; dots to the left are less sure.${n ? ` The ${count(n)} larger ones have their input in the page: click one.` : ""}`,
+    data: () => ({ header: ["test example", "confidence", "entropy", "familiarity", "label", "said"], rows: map.index.map((index, i) => [index, map.sure[i], map.doubt[i], map.familiarity && map.familiarity[i], names[map.label[i]], names[map.said[i]]]) }),
+    body: [chart, n ? el("div", { class: "buttons" }, step("Previous dot", -1), step("Next dot", 1)) : null, place],
+  });
+}
+
 function examplePanel(run, kind, title, caption, onPick) {
   const set = run.examples[kind];
   const isImage = !Array.isArray(set.inputs);

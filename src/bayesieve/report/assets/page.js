@@ -25,7 +25,7 @@ function runSections(run) {
     section("try", "Try it", run.network ? "The network is in this page: change what it sees, and watch its answer and its doubt." : null, el("div", { class: "grid" }, play.node)),
     section("left", "What is left", "Layer by layer, what the data called for.", el("div", { class: "grid" }, maskPanel(run, view), el("div", { class: "stack" }, layerTable(run), stayPanel(run)), inclusionPanel(run))),
     section("trust", "Can it be trusted?", "Confidence, doubt, and the examples behind them, of the network as it is: this section does not follow the slider.",
-      el("div", { class: "grid three" }, present(certificatePanel(run), waysPanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), examples))),
+      el("div", { class: "grid three" }, present(certificatePanel(run), waysPanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), mapPanel(run, pick), examples))),
     looks.length ? section("looks", "What it looks at", null, el("div", { class: "grid" }, looks)) : null,
     section("training", "How it was trained", null, el("div", { class: "grid three" }, present(chainPanel(run), trainingPanels(run)))),
     provenanceSection(run));

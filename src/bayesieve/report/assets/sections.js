@@ -211,7 +211,7 @@ function featurePanel(run) {
   const top = Math.max(...run.features.map((item) => item.slope), 1e-12);
   const row = (item) => [
     el("span", { class: item.reads === 0 ? "off" : "" }, item.name), track(item.slope / top),
-    el("span", {}, item.reads === 0 ? "not read" : number(item.slope, 3) + (item.phi === null ? "" : ` · φ ${number(item.phi, 2)}`)),
+    el("span", {}, item.reads === 0 ? "not read" : number(item.slope, 3) + (item.phi === null ? "" : ` · importance φ ${number(item.phi, 2)}`)),
   ];
   const first = run.features.slice(0, 20), rest = run.features.slice(20);
   return panel({
@@ -231,7 +231,7 @@ function provenanceSection(run) {
     const rows = Object.entries(values).filter(([, v]) => v !== null && !(Array.isArray(v) && !v.length));
     if (!rows.length) return null;
     return el("div", {}, el("h3", {}, name), el("dl", {}, rows.flatMap(([key, v]) => [
-      el("dt", {}, key.replace(/_/g, " ")), el("dd", {}, typeof v === "number" && !Number.isInteger(v) ? number(v, 6) : Array.isArray(v) ? v.join(", ") : String(v)),
+      explained(key.replace(/_/g, " "), item.meanings[`${name}.${key}`]), el("dd", {}, typeof v === "number" && !Number.isInteger(v) ? number(v, 6) : Array.isArray(v) ? v.join(", ") : String(v)),
     ])));
   });
   const versions = [...Object.entries(item.versions), ["times of this page were taken on", item.timed_on]];
@@ -253,6 +253,11 @@ function provenanceSection(run) {
           table("version", versions),
         ],
       })));
+}
+
+// A setting with its meaning under the pointer.
+function explained(text, meaning) {
+  return el("dt", {}, meaning ? el("abbr", { title: meaning }, text) : text);
 }
 
 const WORDS = [
