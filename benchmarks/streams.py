@@ -5,18 +5,24 @@
 Examples have the size of MNIST's, batches 128, the engine is SBNN. Every repetition trains on each
 source in turn, so that other work on the machine touches all of them alike. `ratio` is the median
 over repetitions of the time per epoch in memory divided by that of the stream, from the second
-epoch on; `ratio_whole` is of whole runs, with the start of the processes that read.
+epoch on; `ratio_whole` is of whole runs, with the start of the processes that read. On a busy machine
+look at `cpu_ratio`, the same of the processor time of the training process, with its start, and at
+`reader_ms`, the processor time of all readers for a step: they keep up while each reader has that much
+time, divided by their number, in a step.
 """
 
 import argparse
+import gc
 import io
 import json
+import resource
 import statistics
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow
@@ -80,20 +86,38 @@ def sources(folder: Path, x: Tensor, y: Tensor) -> dict[str, Source]:
     }
 
 
-def epoch_seconds(net: str, source: Any, epochs: int) -> tuple[float, float]:
-    """Seconds of an epoch, from the second on, and of an epoch with the start of the run."""
+class Times(NamedTuple):
+    """Seconds of an epoch."""
+
+    steady: float  # from the second epoch on
+    whole: float  # with the start of the run
+    cpu: float  # of the training process
+    readers: float  # of the processes that read
+
+
+def children() -> float:
+    """Processor time of processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def epoch_seconds(net: str, source: Any, epochs: int) -> Times:
+    """Times of one run."""
+    before, others = time.process_time(), children()
     torch.manual_seed(0)
     problem = Problem(NETS[net](), Categorical(), source)
     run = fit(problem, SBNN(), epochs=epochs, batch_size=BATCH, schedule=Schedule(compile="off"))
+    gc.collect()  # readers end with the loader
     rows = [row["seconds"] for row in run.history]
-    return statistics.median(rows[1:]), run.seconds / epochs
+    used = time.process_time() - before, children() - others
+    return Times(statistics.median(rows[1:]), run.seconds / epochs, *(s / epochs for s in used))
 
 
 def measure(net: str, repeats: int, epochs: int) -> list[dict[str, Any]]:
     """A row of numbers for each source."""
     source = torch.Generator().manual_seed(0)
     x, y = torch.rand(N, 1, 28, 28, generator=source), torch.arange(N) % 10
-    seconds: dict[str, list[tuple[float, float]]] = {}
+    seconds: dict[str, list[Times]] = {}
     with tempfile.TemporaryDirectory() as folder:
         named = sources(Path(folder), x, y)
         epoch_seconds(net, named["in memory"](), 2)  # loads all libraries
@@ -108,9 +132,12 @@ def measure(net: str, repeats: int, epochs: int) -> list[dict[str, Any]]:
             {
                 "net": net,
                 "source": name,
-                "ms_per_step": 1000 * statistics.median(t[0] for t in times) / (N / BATCH),
-                "ratio": statistics.median(m[0] / t[0] for m, t in pairs),
-                "ratio_whole": statistics.median(m[1] / t[1] for m, t in pairs),
+                "ms_per_step": 1000 * statistics.median(t.steady for t in times) / (N / BATCH),
+                "ratio": statistics.median(m.steady / t.steady for m, t in pairs),
+                "ratio_whole": statistics.median(m.whole / t.whole for m, t in pairs),
+                "cpu_ratio": statistics.median(m.cpu / t.cpu for m, t in pairs),
+                "cpu_ms": 1000 * statistics.median(t.cpu for t in times) / (N / BATCH),
+                "reader_ms": 1000 * statistics.median(t.readers for t in times) / (N / BATCH),
             }
         )
     return rows
@@ -129,7 +156,9 @@ def main() -> None:
     for row in rows:
         print(
             f"{row['net']:>14}  {row['source']:<24} {row['ms_per_step']:7.2f} ms a step, "
-            f"{row['ratio']:.3f} of memory, {row['ratio_whole']:.3f} with the start"
+            f"{row['ratio']:.3f} of memory, {row['ratio_whole']:.3f} with the start; "
+            f"processor {row['cpu_ms']:.2f} ms, {row['cpu_ratio']:.3f}, readers "
+            f"{row['reader_ms']:.2f} ms"
         )
     if asked.out:
         record = {"n": N, "batch_size": BATCH, "engine": "SBNN()", "repeats": asked.repeats,

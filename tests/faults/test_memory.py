@@ -1,5 +1,7 @@
 """Memory: estimated before it is taken, refused in words where it is not there."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +11,19 @@ from torch import nn
 
 import bayesieve as bs
 from bayesieve.assess import memory
-from bayesieve.assess.memory import memory_need
+from bayesieve.assess.memory import MemoryNeed, memory_need
 from bayesieve.checks import check_threads
 from bayesieve.cli.main import _message, exit_code
 from bayesieve.core.batch import first_not_finite
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.memory import LiveBytes, _left_in_groups, free_bytes
+from bayesieve.core.posterior import posterior_of
 from bayesieve.core.state import named_tensors
 from bayesieve.data import images
 from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import ShortOfMemoryError
-from bayesieve.runs import train
+from bayesieve.runs import learn, train
+from bayesieve.runs.run import load
 from bayesieve.training import loop
 from bayesieve.training.fingerprint import fingerprint
 from engine_table import ONE_EACH
@@ -47,6 +51,37 @@ def test_a_run_that_does_not_fit_is_refused_before_its_folder_is_made(monkeypatc
     with pytest.raises(ShortOfMemoryError, match=r"50.0 MB are free on cpu"):
         train(data="digits", net="mlp:2000,2000", epochs=1, out=str(out))
     assert not out.exists()
+
+
+def test_a_population_too_large_is_trained_in_groups(monkeypatch, tmp_path):
+    """Memory is enough for two of five models; the run says so, and is resumed in its groups."""
+    asked = {"data": "digits", "net": "mlp:4", "engine": "sgld", "n_models": 5, "epochs": 2,
+             "threads": 1, "figures": False}  # fmt: skip
+    monkeypatch.setattr(learn, "is_large", lambda plan: True)
+    monkeypatch.setattr(MemoryNeed, "fits", lambda need, device: need.state < 1_000_000)
+    need, said = memory_of_models(monkeypatch), []
+    monkeypatch.setattr(learn, "note", said.append)
+    result = train(**asked, out=str(tmp_path / "a"))
+    assert need == [5, 3, 2]
+    assert any("they are trained 2 at a time" in text for text in said)
+    assert json.loads((tmp_path / "a" / "groups.json").read_text()) == {"sizes": [2, 2, 1]}
+    rows = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
+    assert [len(json.loads(row)["log_lik"]) for row in rows] == [5, 5]
+    assert result["chains"]["n_chains"] == 5
+    means = [posterior_of(model).mean for model in load(tmp_path / "a").models()]
+    assert len(torch.stack(means).unique(dim=0)) == 5
+
+
+def memory_of_models(monkeypatch):
+    """Let each model take 400 kB of state; returns how many were asked for."""
+    seen, needed = [], learn.needed_memory
+
+    def counted(config, *others):
+        seen.append(config.training.n_models)
+        return replace(needed(config, *others), state=400_000 * config.training.n_models)
+
+    monkeypatch.setattr(learn, "needed_memory", counted)
+    return seen
 
 
 def test_a_dry_run_states_every_part(capsys):

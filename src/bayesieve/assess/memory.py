@@ -82,8 +82,12 @@ class MemoryNeed:
     def _at_once(self) -> float:
         return (self.peak - _LIBRARIES) / _RESERVE
 
+    def fits(self, device: torch.device | str = "cpu") -> bool:
+        """Whether the peak is not more than what is free on the device."""
+        return self.peak <= free_bytes(device)
+
     def check(self, who: str, device: torch.device | str = "cpu") -> None:
-        """Raise where the peak is more than what is free on the device."""
+        """Raise unless it fits."""
         free = free_bytes(device)
         if self.peak > free:
             raise ShortOfMemoryError(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,7 +27,7 @@ from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, 
 from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
 from bayesieve.runs.options import Config, Pool, Train
-from bayesieve.runs.owned import CHECKPOINTS
+from bayesieve.runs.owned import CHECKPOINTS, GROUPS
 from bayesieve.runs.run import (
     Run,
     check_names,
@@ -43,7 +43,7 @@ from bayesieve.runs.run import (
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.text import as_bytes, tempering_words
-from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint
+from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint, write_metrics
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Row
@@ -53,6 +53,8 @@ from bayesieve.training.progress import ScalarLog, check_installed
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads", "micro_batch"}
 _MAY_DIFFER = {*_MAY_CHANGE, "seed", "n_models"}  # between runs whose chains are pooled
 _TEACHER_SEEDS = 1_000_003  # teachers draw other random numbers than the run
+_GROUP_SEEDS = 2_000_003  # and so does each group of models
+_GROUPS = "groups.json"
 
 
 def train(asked: Train) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def train(asked: Train) -> dict[str, Any]:
     if not (resume or dry_run):
         folder.check_free(inputs_of(wanted), force=asked.force)
     plan = make_plan(wanted)
-    need = _memory_of(plan) if dry_run or is_large(plan) else None
+    need, at_once = _memory_of(plan) if dry_run or is_large(plan) else (None, None)
     if dry_run:
         return {**what_it_takes(plan, need), "config": to_dict(plan.config)}
     if resume:
@@ -104,7 +106,7 @@ def train(asked: Train) -> dict[str, Any]:
              f"{plan.problem.layout.size:,} parameters; stop with Ctrl-C, continue with "
              f"--resume{agreed}")  # fmt: skip
         log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
-        run = learn(plan, folder, resume=resume, log=log)
+        run = learn(plan, folder, resume=resume, log=log, at_once=at_once)
         result = write_results(
             folder, plan.config, plan.data, run.models, run.history, run.seconds,
             figures=asked.figures,
@@ -125,18 +127,33 @@ def as_config(config: Config) -> RunConfig:
     return read_config(Path(config))
 
 
-def _memory_of(plan: Plan) -> MemoryNeed | None:
-    """State the memory of a run, and raise where it is not free; None where it cannot be known."""
+def _memory_of(plan: Plan) -> tuple[MemoryNeed | None, int | None]:
+    """State the memory of a run, and how many of its models are trained at once.
+
+    Raises where memory for one is not free. None where it cannot be known.
+    """
+    training = plan.config.training
+    alike = not any(isinstance(value, tuple) for value in vars(plan.config.engine).values())
+    at_once = training.n_models or 1
+
+    def needed() -> MemoryNeed:
+        config = replace(plan.config, training=replace(training, n_models=at_once))
+        return needed_memory(config, plan.data, plan.problem, plan.engine, plan.size, plan.device)
+
     try:
-        need = needed_memory(
-            plan.config, plan.data, plan.problem, plan.engine, plan.size, plan.device
-        )
+        need = whole = needed()
+        while at_once > 1 and alike and not is_shared() and not need.fits(plan.device):
+            at_once = -(-at_once // 2)
+            need = needed()
     except UnsupportedModelError as error:
         note(str(error))
-        return None
+        return None, None
     need.check("train", plan.device)
     note(f"memory: about {as_bytes(need.peak)} at once ({need})")
-    return need
+    if need is not whole:
+        note(f"all {training.n_models} models would take {as_bytes(whole.peak)}: they are trained "
+             f"{at_once} at a time, from seeds of their own")  # fmt: skip
+    return need, at_once
 
 
 def _check_same(config: RunConfig, stored: RunConfig) -> None:
@@ -166,27 +183,99 @@ def fit_plan(plan: Plan, problem: Problem, n_models: int = 1, **options: Any) ->
     return fit(problem, [plan.engine] * n_models, **(planned | options))
 
 
+class Learned(NamedTuple):
+    """What a run leaves: its models, a row of numbers per epoch, and its seconds."""
+
+    models: list[Model]
+    history: list[Row]
+    seconds: float
+
+
 def learn(
-    plan: Plan, folder: RunFolder, *, resume: bool | str, log: ScalarLog | None = None
-) -> Fit:
-    """Train as planned, with checkpoints in the folder."""
+    plan: Plan,
+    folder: RunFolder,
+    *,
+    resume: bool | str,
+    log: ScalarLog | None = None,
+    at_once: int | None = None,
+) -> Learned:
+    """Train as planned, with checkpoints in the folder.
+
+    A population is trained `at_once` models at a time; a resumed run as it was begun.
+    """
     config = plan.config.training
     problem = plan.problem.to(plan.device)
     folder.place("metrics.jsonl", CHECKPOINTS)
     if config.distill is not None:
         problem = soften(problem, _teachers(plan, problem, folder), config.distill_weight)
+    n_models = config.n_models or 1
+    sizes = [
+        min(at_once or n_models, n_models - i) for i in range(0, n_models, at_once or n_models)
+    ]
+    if resume and (folder.path / _GROUPS).is_file():
+        sizes = folder.read(_GROUPS)["sizes"]
+    if len(sizes) > 1 and not (resume and has_checkpoint(folder.path)):
+        return _learn_groups(plan, problem, folder, sizes, resume=resume)
     if resume and not has_checkpoint(folder.path):
         note("no checkpoint yet: the run begins anew.")
         resume = False
-    return fit_plan(
+    run = fit_plan(
         plan,
         problem,
-        config.n_models or 1,
+        n_models,
         validation=plan.validation,
         folder=folder.path,
         resume=resume,
         callbacks=() if log is None else (log,),
     )
+    return Learned(run.models, run.history, run.seconds)
+
+
+def _learn_groups(
+    plan: Plan, problem: Problem, folder: RunFolder, sizes: list[int], *, resume: bool | str
+) -> Learned:
+    """Train groups of models one after another, each with checkpoints in a folder of its own."""
+    if len(sizes) > len(GROUPS):
+        raise UsageError(f"--n-models: memory is enough for {sizes[0]} of them at a time only.")
+    folder.write(_GROUPS, {"sizes": sizes})
+    learned = Learned([], [], 0.0)
+    for i, (size, name) in enumerate(zip(sizes, GROUPS, strict=False)):
+        folder.place(f"{name}/metrics.jsonl", f"{name}/{CHECKPOINTS}")
+        home = folder.path / name
+        run = fit_plan(
+            plan,
+            problem,
+            size,
+            seed=plan.config.training.seed + i * _GROUP_SEEDS,
+            validation=plan.validation,
+            folder=home,
+            resume=resume if resume and has_checkpoint(home) else False,
+        )
+        rows = run.history if i == 0 else _side_by_side(learned.history, run.history)
+        learned = Learned([*learned.models, *run.models], rows, learned.seconds + run.seconds)
+    write_metrics(folder.path, learned.history)
+    return learned
+
+
+def _side_by_side(rows: list[Row], others: list[Row]) -> list[Row]:
+    """The rows of two groups of models as those of one population.
+
+    Example:
+        >>> rows = [{"epoch": 1, "step": 9, "seconds": 2.0, "log_lik": [-3.0, -4.0]}]
+        >>> _side_by_side(rows, [{"epoch": 1, "step": 9, "seconds": 1.0, "log_lik": -5.0}])
+        [{'epoch': 1, 'step': 9, 'seconds': 3.0, 'log_lik': [-3.0, -4.0, -5.0]}]
+    """
+    shared = ("epoch", "step", "lr_scale")
+
+    def joined(name: str, a: Any, b: Any) -> Any:
+        if name in shared:
+            return a
+        if name == "seconds":
+            return round(a + b, 3)
+        return [*(a if isinstance(a, list) else [a]), *(b if isinstance(b, list) else [b])]
+
+    pairs = zip(rows, others, strict=False)  # one group may stop earlier than another
+    return [{key: joined(key, a[key], b[key]) for key in a if key in b} for a, b in pairs]
 
 
 def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior]:

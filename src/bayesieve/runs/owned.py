@@ -20,7 +20,8 @@ from bayesieve.training.lock import LOCK, Lock, folder_locked, is_locked_here
 
 MARKER = ".bayesieve.json"
 CHECKPOINTS = "checkpoints/checkpoint-*.safetensors"  # one entry for all: they come and go
-_PATTERNS = {f"{home}{CHECKPOINTS}" for home in ("", "teachers/")}
+GROUPS = tuple(f"group-{i}" for i in range(64))  # folders of parts of a large population
+_PATTERNS = {f"{home}{CHECKPOINTS}" for home in ("", "teachers/", *(f"{g}/" for g in GROUPS))}
 _SHOWN = 3  # names in a message
 
 
