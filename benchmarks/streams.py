@@ -5,10 +5,10 @@
 Examples have the size of MNIST's, batches 128, the engine is SBNN. Every repetition trains on each
 source in turn, so that other work on the machine touches all of them alike. `ratio` is the median
 over repetitions of the time per epoch in memory divided by that of the stream, from the second
-epoch on; `ratio_whole` is of whole runs, with the start of the processes that read. On a busy machine
-look at `cpu_ratio`, the same of the processor time of the training process, with its start, and at
-`reader_ms`, the processor time of all readers for a step: they keep up while each reader has that much
-time, divided by their number, in a step.
+epoch on; `ratio_whole` is of whole runs, with the start of the processes that read. On a busy
+machine look at `cpu_ratio`, the same of the processor time of the training process with its start,
+and at `reader_ms`, the processor time of all readers for a step: they keep up while all of them
+together get that much time in a step.
 """
 
 import argparse
