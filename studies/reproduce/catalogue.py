@@ -125,6 +125,7 @@ STUDIES = {
     ),
     "conformal": Study("conformal"),
     "familiarity": Study("familiarity", seeds=True),
+    "federated": Study("federated", full=("--full", "--seeds", "2"), seeds=True),
     "recipes": Study("recipes", seeds=True),
     "regressor": Study("regressor"),
     "selection": Study("selection", seeds=True),
