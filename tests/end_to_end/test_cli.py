@@ -117,7 +117,8 @@ def test_train_with_pruning_and_pictures(tmp_path):
     assert (tmp_path / "a" / "report.html").is_file()
     assert lines[-3] == f"open in a browser: {tmp_path / 'a' / 'report.html'}"
     assert re.search("zeros: [▁-█]+ ", lines[-2])
-    assert lines[-1].startswith(f"result: error {100 * result['error']:.2f} % on 364 test examples")
+    said = f"result: error {100 * result['error']:.2f} % (mean weights) on 364 test examples, "
+    assert lines[-1].startswith(said)
     assert result["zeros"] == pytest.approx(0.6, abs=2e-3)
     kept = load_file(tmp_path / "a" / "posterior.safetensors")["keep"]
     assert int(kept.sum()) == result["weights"]

@@ -106,9 +106,12 @@ def _course(folder: RunFolder, result: dict[str, Any]) -> list[str]:
         values = [point[key] for point in points]
         bars = f"{sparkline(values)} (up to {shown(max(values))})"
         lines.append(f"{name} from {first} to {last} zeros: {bars}")
+    sampled = result.get("sampled", {})
+    chains = sampled and "nll_mc_error" not in sampled  # of a sampler: all draws there are
+    best, how = (sampled, f"{sampled['draws']} draws") if chains else (result, "mean weights")
     kept = f"{result['weights']:,} of {result['parameters']:,} parameters kept"
     seconds = f", {result['seconds']:.0f} s of training" if "seconds" in result else ""
-    tested = f"{name} {shown(result[key])} on {result['n_examples']:,} test examples"
+    tested = f"{name} {shown(best[key])} ({how}) on {result['n_examples']:,} test examples"
     return [*lines, f"result: {tested}, {kept}{seconds}"]
 
 

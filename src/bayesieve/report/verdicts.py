@@ -60,7 +60,8 @@ def title_of(data: DataSet, zeros: float) -> str:
         'Handwritten digits: 90 % of the weights removed'
     """
     target = data.preprocessing.get("target", {}).get("name")
-    what = _SETS.get(data.name.lower()) or (f"{target} of {data.name}" if target else data.name)
+    own = f"{target} of {data.name}" if len(target or "") > 1 else data.name
+    what = _SETS.get(data.name.lower(), own)
     removed = f"{_share(zeros)} of the weights removed" if zeros else "all weights in use"
     return f"{what[0].upper()}{what[1:]}: {removed}"
 
