@@ -20,7 +20,7 @@ from bayesieve.core.posterior import SparseModel
 from bayesieve.sieve.compaction.attention import HeadAttention
 from bayesieve.sieve.compaction.flow import Flow, Rewriter
 from bayesieve.sieve.compaction.passes import analyse, read_features
-from bayesieve.sieve.compaction.prepare import measured, plain_copy, prepare
+from bayesieve.sieve.compaction.prepare import keep_made_, measured, plain_copy, prepare
 from bayesieve.sieve.verify import TOLERANCE, verify
 
 _Sizes = tuple[str, int, int, int]  # kind, units, inputs, parameters
@@ -194,6 +194,7 @@ def _shrunk(
             for layer in others:
                 if torch.equal(first.get_parameter("weight"), layer.get_parameter("weight")):
                     layer.weight = first.weight
+        keep_made_(small)
         if (_n_parameters(small), len(small.graph.nodes)) >= extent:
             return before, flow, small
         graph = measured(small, example, follow_ties=follow_ties)

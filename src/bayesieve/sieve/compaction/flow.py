@@ -6,6 +6,7 @@ to channels: forwards, backwards, in the smaller network, which `Rewriter` build
 go together (`coupling`). The plain `Rule` assumes nothing: the operation is a barrier.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -172,6 +173,12 @@ class Flow:
 Rewritten = tuple[fx.Node, Tensor]  # a node of the new graph; original channels, ascending
 
 
+_ON_NUMBERS = (
+    operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod,
+    operator.pow,
+)  # fmt: skip
+
+
 class Rewriter:
     """Writes a new graph from the input to the output; the modules it calls shrink in place.
 
@@ -194,7 +201,7 @@ class Rewriter:
                 self._new[node] = self.flow.sizes[node]
             elif node not in self.flow.channels:
                 if all(x in self._new for x in node.all_input_nodes):
-                    self._new[node] = self.copy(node)
+                    self._new[node] = self._number(node)
             elif node.op == "placeholder" or bool(self.flow.need[node].any()):
                 self._new[node], self._held[node] = self.flow.rules[node].rewrite(node, self)
         for node in reversed(self._graph.nodes):
@@ -204,6 +211,14 @@ class Rewriter:
         for tensor in (*self._module.parameters(), *self._module.buffers()):
             tensor.data = tensor.data.contiguous()  # selections leave strided views behind
         return fx.GraphModule(self._module, self._graph, "CompactModule")
+
+    def _number(self, node: fx.Node) -> Any:
+        """What becomes of a node that is no tensor: a number where sizes have become numbers."""
+        args = fx.map_arg(node.args, self._new.__getitem__)
+        is_plain = all(isinstance(arg, int | float) for arg in args) and not node.kwargs
+        if node.op == "call_function" and is_plain and node.target in _ON_NUMBERS:
+            return node.target(*args)
+        return self.copy(node)
 
     def held(self, node: fx.Node, axis: int) -> Tensor:
         """Which original entries a rewritten tensor still has along an axis, ascending."""

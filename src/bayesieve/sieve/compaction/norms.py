@@ -17,7 +17,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn import functional as F
 
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
@@ -104,10 +103,13 @@ class FoldedGroupNorm(nn.Module):
         self.num_channels = sum(sizes)
         self.weight = nn.Parameter(torch.ones(self.num_channels))
         self.bias = nn.Parameter(torch.zeros(self.num_channels))
-        place = torch.arange(len(sizes)).repeat_interleave(torch.tensor(self.sizes))
-        numbers = torch.tensor([self.n_constant, self.totals, self.squares], dtype=torch.float64)
-        self.register_buffer("groups", F.one_hot(place, len(sizes)).float(), persistent=False)
-        self.register_buffer("constants", numbers.float(), persistent=False)
+        member = [
+            [float(own == group) for group in range(len(sizes))]
+            for own, size in enumerate(sizes)
+            for _ in range(size)
+        ]
+        self.register_buffer("groups", torch.tensor(member))
+        self.register_buffer("constants", torch.tensor([n_constant, totals, squares]).float())
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the channels of each group with their positions, (n, channels, ...)."""

@@ -120,7 +120,7 @@ def tidy(traced: fx.GraphModule) -> None:
     later read their result. Views that merge the last axes become `torch.flatten`, which names
     no size. Tensors that are made of numbers alone become buffers, which move with the network.
     """
-    _keep_made(traced)
+    keep_made_(traced)
     _write_elsewhere(traced)
     _flatten_views(traced.graph)
     _drop_unread(traced)
@@ -136,18 +136,22 @@ def _drop_unread(traced: fx.GraphModule) -> None:
     traced.recompile()
 
 
-def _keep_made(traced: fx.GraphModule) -> None:
+def keep_made_(traced: fx.GraphModule) -> None:
+    """Turn tensors that are made of numbers alone into buffers, in place."""
     for node in list(traced.graph.nodes):
-        if node.target not in _MADE or node.all_input_nodes or "shape" not in node.meta:
+        sized = any(x.args[1:] != ("device",) for x in node.all_input_nodes)
+        if node.target not in _MADE or sized:
             continue
         name = f"{node.name}_made"
         while hasattr(traced, name):
             name += "_"
-        traced.register_buffer(name, node.target(*node.args, **node.kwargs).clone())
+        made = node.target(*node.args, **{**node.kwargs, "device": None})
+        traced.register_buffer(name, made)
         with traced.graph.inserting_before(node):
             new = traced.graph.get_attr(name)
         new.meta = node.meta
         node.replace_all_uses_with(new)
+    _drop_unread(traced)
 
 
 _MADE = {

@@ -1,0 +1,1 @@
+"""Measurements that print, or write to results/: time, memory and comparisons."""
