@@ -53,7 +53,7 @@ format: $(STAMP) ## apply ruff's fixes and formatting
 
 bench: $(STAMP) ## run every benchmark, one after another
 	@set -e; for script in $(wildcard benchmarks/*.py); do \
-		echo "$$script"; $(BIN)/python "$$script"; done
+		echo "$$script"; PYTHONPATH=. $(BIN)/python "$$script"; done
 
 calibrate: $(STAMP) ## measure how far every engine is from exact, and write docs/calibration.md
 	rm -f results/calibration.json
@@ -69,9 +69,9 @@ faults: $(STAMP) ## inject every fault, 7 to 15 minutes, and write docs/reliabil
 ranks: $(STAMP) ## train on two processes, stop and kill them: half a minute
 	BAYESIEVE_RANKS=long $(TESTED) -q tests/end_to_end/test_ranks.py tests/unit/training/test_distributed.py
 
-zoo: $(STAMP) ## halve the units of every architecture, and write docs/models.md
+zoo: $(STAMP) ## try every architecture, minutes, and write docs/models.md
 	$(BIN)/python docs/make_models_table.py
-	$(TESTED) -q tests/zoo
+	BAYESIEVE_ZOO=whole $(TESTED) -q tests/zoo
 
 clean: ## remove caches and build outputs; keeps .venv and runs
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,6 +30,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import as_point
 from bayesieve.files import write_atomically
 from bayesieve.sieve.compact import compact, report_of
+from bayesieve.sieve.compaction.lifting import plain_layers
 from bayesieve.sieve.groups import find_groups
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.unit_rules import keep_units
@@ -79,6 +80,11 @@ def peer(model: nn.Module, x: Input) -> tuple[nn.Module, dict[str, Any]]:
     for parameter in small.parameters():
         parameter.grad = torch.arange(parameter.numel(), dtype=parameter.dtype).view_as(parameter)
     pruner.step()
+    for owner in small.modules():  # what its examples do for the attention of timm
+        if isinstance(qkv := getattr(owner, "qkv", None), nn.Linear) and qkv in pruner.num_heads:
+            n_heads = pruner.num_heads[qkv]
+            width = qkv.out_features // 3
+            vars(owner).update(num_heads=n_heads, head_dim=width // n_heads, attn_dim=width)
     whole = dict(zeroed.named_parameters(remove_duplicate=False))
     with torch.no_grad():
         for name, parameter in small.named_parameters():
@@ -104,6 +110,11 @@ class _Called(nn.Module):
         return call(self.module, self.x)
 
 
+def _macs(module: nn.Module, x: Input) -> int:
+    plain = plain_layers(copy.deepcopy(module))  # counts the linear maps of transformers too
+    return count_macs(_Called(plain, x), torch.zeros(1))[0]
+
+
 def measure(case: LibraryModel, *, peers: bool) -> dict[str, Any]:
     """One row of the table."""
     model, example = case.build()
@@ -126,7 +137,7 @@ def measure(case: LibraryModel, *, peers: bool) -> dict[str, Any]:
         times = interleaved(calls, rounds=9, clock="cpu")
     for who, module in modules.items():
         row["parameters"][who] = parameters(module)
-        row["macs"][who] = count_macs(_Called(module, x), torch.zeros(1))[0]
+        row["macs"][who] = _macs(module, x)
         row["ms"][who] = round(statistics.median(times[who]), 3)
     return row
 

@@ -515,6 +515,72 @@ class Encoder(nn.Module):
         return self.head(self.layers(self.into(x)).mean(1))
 
 
+class WindowAttention(nn.Module):
+    """Attention inside windows of 4 x 4, shifted or not, with a bias for each pair of places."""
+
+    def __init__(self, width: int, heads: int, shift: int) -> None:
+        super().__init__()
+        self.heads, self.shift, self.scale = heads, shift, (width // heads) ** -0.5
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.bias = nn.Parameter(torch.randn(49, heads))
+        self.drop = 0.1
+        at = torch.cartesian_prod(torch.arange(4), torch.arange(4))
+        apart = at[:, None] - at[None] + 3
+        self.register_buffer("pairs", apart[..., 0] * 7 + apart[..., 1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, h, w, c = x.shape
+        x = F.pad(x, (0, 0, 0, (4 - w % 4) % 4, 0, (4 - h % 4) % 4))
+        x = torch.roll(x, (-self.shift, -self.shift), (1, 2)) if self.shift else x
+        x = x.view(b, h // 4, 4, w // 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, c)
+        q, k, v = self.qkv(x).reshape(-1, 16, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        scores = q * torch.tensor(self.scale) @ k.transpose(-2, -1)
+        bias = self.bias[self.pairs.view(-1)].view(16, 16, -1).permute(2, 0, 1)
+        weights = F.dropout((scores + bias[None]).softmax(-1), self.drop, training=self.training)
+        x = self.proj((weights @ v).transpose(1, 2).reshape(-1, 16, c))
+        x = x.view(b, h // 4, w // 4, 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
+        return torch.roll(x, (self.shift, self.shift), (1, 2)) if self.shift else x
+
+
+class SwinBlock(nn.Module):
+    """Windows, then a hidden layer."""
+
+    def __init__(self, width: int, shift: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn = WindowAttention(width, 4, shift)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.norm1(x))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Swin(nn.Module):
+    """Two blocks on patches, four neighbours merged, one block."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 2, 2)
+        self.first = nn.Sequential(SwinBlock(width, 0), SwinBlock(width, 2))
+        self.norm, self.merge = nn.LayerNorm(4 * width), nn.Linear(4 * width, 2 * width)
+        self.last, self.head = SwinBlock(2 * width, 0), nn.Linear(2 * width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(self.patches(x).permute(0, 2, 3, 1))
+        b, h, w, c = x.shape
+        x = x.reshape(b, h // 2, 2, w // 2, 2, c).permute(0, 1, 3, 4, 2, 5).flatten(3)
+        return self.head(self.last(self.merge(self.norm(x))).mean((1, 2)))
+
+
+def lenet() -> nn.Module:
+    """A plain sequence."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.Conv2d(6, 8, 5, 2), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 12), nn.ReLU(), nn.Linear(12, 3),
+    )  # fmt: skip
+
+
 # ----------------------------------------------------------------------------------------- table
 
 
@@ -547,6 +613,7 @@ class Architecture:
 ARCHITECTURES: dict[str, Architecture] = {
     "chain with F.pad": Architecture(Padded, (2, 1, 60)),
     "two readers": Architecture(TwoReaders, (2, 5), 0.6),
+    "LeNet": Architecture(lenet),
     "ResNet-18": Architecture(resnet18),
     "ResNet-50": Architecture(resnet50),
     "ResNeXt": Architecture(resnext),
@@ -560,10 +627,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "norm and activation in one": Architecture(
         lambda: pooled(6, conv(3, 8), NormAct(8), conv(8, 6), NormAct(6))
     ),
+    "group norm": Architecture(
+        lambda: pooled(8, conv(3, 8), nn.GroupNorm(2, 8), nn.ReLU(), conv(8, 8), nn.GroupNorm(4, 8))
+    ),
     "U-Net": Architecture(UNet),
     "ConvNeXt": Architecture(ConvNeXt),
     "MLP-Mixer": Architecture(Mixer, left=0.8),
     "ViT": Architecture(ViT),
+    "Swin": Architecture(Swin),
     "GPT": Architecture(GPT, TOKENS),
     "GPT, tied embedding": Architecture(lambda: GPT(tied=True), TOKENS),
     "BERT": Architecture(BERT, TOKENS),
