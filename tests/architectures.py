@@ -200,14 +200,18 @@ class Shuffle(nn.Module):
 
 
 class NormAct(nn.BatchNorm2d):
-    """Batch normalisation and activation in one module, called by function."""
+    """Batch normalisation, called by function, and a layer inside it, as timm's BatchNormAct2d."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.act = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias,
             self.training, self.momentum, self.eps,
         )  # fmt: skip
-        return F.relu(x)
+        return self.act(x)
 
 
 class UNet(nn.Module):

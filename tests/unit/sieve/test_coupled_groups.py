@@ -143,6 +143,35 @@ def test_group_norm_loses_constants_of_uneven_groups(constant):
     assert twice.compaction.max_difference < 1e-6
 
 
+def test_tokens_that_two_embeddings_and_a_layer_read_by_one_weight():
+    net = Calling(
+        lambda s, x: F.linear(
+            torch.tanh(s.left(F.embedding(x, s.table.weight)))
+            + torch.tanh(s.right(F.embedding(x + 1, s.table.weight))),
+            s.table.weight,
+        ),
+        table=nn.Embedding(9, 6), left=nn.Linear(6, 6), right=nn.Linear(6, 6),
+    )  # fmt: skip
+    x = torch.arange(8).view(2, 4)
+    small = compact(prune(as_point(net, Gaussian()), keep_units(0.5, example=x)), x)
+    assert small.compaction.parameters[1] == 9 * 3 + 2 * (3 * 3 + 3)  # one table of three columns
+    assert small.compaction.max_difference < 1e-6
+
+
+def test_channels_pass_through_where_roll_and_a_table_that_is_indexed():
+    net = Calling(
+        lambda s, x: s.last(
+            torch.where(x[..., :1] > 0, torch.roll(s.first(x), 1, 1), 0.5)
+            + s.bias.weight[torch.tensor([2, 0, 1])]
+        ),
+        first=nn.Linear(3, 6), bias=nn.Embedding(4, 6), last=nn.Linear(6, 2),
+    )  # fmt: skip
+    x = float32(2, 3, 3)
+    small = compact(prune(as_point(net, Gaussian()), keep_units(0.5, example=x)), x)
+    assert small.get_submodule("first").out_features == 3
+    assert small.compaction.max_difference < 1e-6
+
+
 def test_a_tied_embedding_stays_tied():
     x = torch.zeros(TOKENS, dtype=torch.int64)
     small = compact(

@@ -93,7 +93,8 @@ _LIFTS: dict[Any, Lift] = {
     F.rms_norm: (_rms_norm, {"input": None, "normalized_shape": (), "weight": None, "eps": None}),
     F.embedding: (
         _embedding,
-        {"input": None, "weight": None, "padding_idx": None, "max_norm": None},
+        {"input": None, "weight": None, "padding_idx": None, "max_norm": None, "norm_type": 2.0,
+         "scale_grad_by_freq": False, "sparse": False},
     ),
 }  # fmt: skip
 
