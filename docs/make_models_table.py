@@ -35,6 +35,7 @@ from model_checks import CHECKS, Trial, outcome
 
 PAGE = Path(__file__).with_name("models.md")
 RECORD = PAGE.parents[1] / "results" / "models.json"
+PEERS = PAGE.parents[1] / "results" / "units.json"
 _USUAL = ("is the input", "must keep its shape")
 _HEAD = """# Architectures and what holds for them
 
@@ -61,6 +62,21 @@ names what stays besides the inputs and outputs of a network, and the operation 
 
 | architecture | units | parameters | multiply-adds | what stays |
 | --- | --- | --- | --- | --- |
+"""
+
+
+_COMPARED = """
+## Compared with torch-pruning
+
+`{command}` ({versions}). Random weights; half the units of every layer go on both sides; batches of
+2 on one core that had other work too. "Left" and "work" are the parameters and multiply-adds that
+are left of the whole network, "faster" is its time over that of the smaller one, and "off by" the
+largest difference to the whole network with the removed weights at 0, relative to the scale of the
+outputs. First ours, then torch-pruning, which leaves out channels of layer norms without a
+correction of their mean and variance: that is faster, and another function.
+
+| network | parameters | left | work | faster | off by | left | work | faster | off by |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
@@ -126,7 +142,25 @@ def page(rows: dict[str, dict[str, Any]]) -> str:
     halves = [row for row in rows.values() if "units" in row]
     worst = max(row["difference"] for row in halves)
     halving = _UNITS.format(worst=worst) + "\n".join(row["units"] for row in halves) + "\n"
-    return _HEAD + "\n".join(lines) + halving
+    return _HEAD + "\n".join(lines) + halving + _compared(json.loads(PEERS.read_text("utf-8")))
+
+
+def _compared(record: dict[str, Any]) -> str:
+    """The section on other libraries, from the record of benchmarks/units.py."""
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    lines = []
+    for name, row in record["rows"].items():
+        cells = [name, f"{row['parameters']['whole']:,}"]
+        for who in ("ours", "torch-pruning"):
+            if "difference" not in row.get(who, {}):
+                why = row.get(who, {}).get("failed", "not tried")
+                cells += [why.partition(":")[0], "", "", ""]
+                continue
+            shares = [row[what][who] / row[what]["whole"] for what in ("parameters", "macs")]
+            cells += [f"{share:.3f}" for share in shares]
+            cells += [f"{row['ms']['whole'] / row['ms'][who]:.2f}", f"{row[who]['difference']:.0e}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return _COMPARED.format(command=record["command"], versions=versions) + "\n".join(lines) + "\n"
 
 
 def _cell(said: str, letters: dict[str, str]) -> str:

@@ -151,7 +151,10 @@ def keep_made_(traced: fx.GraphModule) -> None:
             new = traced.graph.get_attr(name)
         new.meta = node.meta
         node.replace_all_uses_with(new)
-    _drop_unread(traced)
+        devices = node.all_input_nodes
+        for idle in (node, *(x for x in devices if len(x.users) == 1)):
+            traced.graph.erase_node(idle)
+    traced.recompile()
 
 
 _MADE = {
