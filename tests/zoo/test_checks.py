@@ -40,6 +40,8 @@ def test_models_of_libraries(name):
         pytest.skip("takes minutes: make zoo")
     if missing(case.library):
         pytest.skip(f"{case.library} is not installed: pip install 'bayesieve[zoo]'")
+    if name not in ROWS:
+        pytest.skip("has no record yet: python docs/make_models_table.py")
     trial = Trial(*case.build())
     assert not differing(name, trial)
     before, after = trial.small.compaction.parameters
