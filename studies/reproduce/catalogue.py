@@ -123,6 +123,7 @@ STUDIES = {
         "tdamp_uci",
         check=Check(("--sets", "yacht", "--splits", "1"), (("yacht", "first_split_rmse"),), 0.02),
     ),
+    "char-gpt": Study("char_gpt", device=True, seeds=True),
     "conformal": Study("conformal"),
     "familiarity": Study("familiarity", seeds=True),
     "federated": Study("federated", full=("--full", "--seeds", "2"), seeds=True),
