@@ -192,6 +192,7 @@ def _headline(
         "after": after,
         "sampled": sampled,
         "speedup": times["speedup"],
+        "baseline": quality.baseline(source.data),
         "differences": {
             name: {
                 key: verdicts.difference(check)

@@ -52,6 +52,24 @@ def numbers(evaluation: Evaluation) -> Json:
     return {k: short(v) if isinstance(v, float) else v for k, v in rows}
 
 
+def baseline(data: DataSet) -> Json | None:
+    """The error of an answer that looks at no input: the mean, or the most frequent class.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> baseline(load_data("digits"))
+        {'name': 'most frequent class', 'error': 0.898352}
+    """
+    train, test = data.train.y.cpu(), data.test.y.cpu()
+    if data.task == "regression":
+        gap = (test.double() - train.double().mean(0)) * data.test.target_std.cpu().double()
+        return {"name": "predict the mean", "rmse": short(float(gap.square().mean().sqrt()))}
+    if train.is_floating_point() or train.dim() > 1:
+        return None
+    most = torch.bincount(train.clamp_min(0)).argmax()
+    return {"name": "most frequent class", "error": short(float((test != most).double().mean()))}
+
+
 def calibration(results: dict[str, Evaluation], data: DataSet) -> Json:
     """Reliability, or coverage of intervals, and risk against coverage, by way to predict."""
     rows: Json = {}

@@ -104,13 +104,15 @@ function timeWords(run) {
 
 // The ways to predict side by side; a number is bold where it is better than the headline's beyond chance.
 function waysPanel(run) {
-  const { before, after, sampled, way, differences } = run.headline;
-  const columns = [["before", before.name, before.quality], ["after", "mean weights", after.quality], ["sampled", sampled && `average of ${sampled.draws} draws`, sampled]].filter(([, , item]) => item);
+  const { before, after, sampled, way, differences, baseline } = run.headline;
+  const columns = [["before", before.name, before.quality], ["after", "mean weights", after.quality], ["sampled", sampled && `average of ${sampled.draws} draws`, sampled],
+    ["baseline", (baseline || {}).name, baseline]].filter(([, , item]) => item);
   if (columns.length < 2) return null;
   const keys = run.task === "regression"
     ? [["rmse", "RMSE", number], ["nll", "NLL, nats", number], ["coverage_90", "90 % interval holds", (v) => percent(v, 1)]]
     : [["error", "error", (v) => percent(v, 2)], ["nll", "NLL, nats", number], ["ece", "ECE", (v) => percent(v, 2)]];
   const cell = (key, name, value, format) => {
+    if (value === undefined) return el("td", {}, "–");
     const gap = name === way ? null : (differences[name] || {})[key];
     const mark = !gap ? "" : gap.beyond_chance ? (gap.worse_by < 0 ? "best" : "") : "chance";
     const words = !gap ? null : gap.beyond_chance ? (gap.worse_by < 0 ? "better" : "worse") : "within chance";
