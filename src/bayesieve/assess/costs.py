@@ -19,6 +19,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
 from bayesieve.checks import check_choice, check_positive
+from bayesieve.core.inputs import Input, arguments
 from bayesieve.core.layout import Layout
 from bayesieve.core.memory import LiveBytes
 from bayesieve.nets.importing import modes_kept
@@ -53,7 +54,7 @@ class WeightUse(NamedTuple):
     positions: int
 
 
-def weight_uses(module: nn.Module, example: Tensor) -> tuple[list[WeightUse], int]:
+def weight_uses(module: nn.Module, example: Input) -> tuple[list[WeightUse], int]:
     """The weights that one example passes through, and the multiply-adds that need no weight.
 
     Seen are calls of Linear, convolution and attention modules; attention also multiplies
@@ -95,8 +96,9 @@ def weight_uses(module: nn.Module, example: Tensor) -> tuple[list[WeightUse], in
         elif isinstance(layer, nn.MultiheadAttention):
             hooks.append(layer.register_forward_hook(attention_call))
     try:
+        args, kwargs = arguments(module, example)
         with torch.no_grad():
-            module(example)
+            module(*args, **kwargs)
     finally:
         for hook in hooks:
             hook.remove()

@@ -14,7 +14,8 @@ By default it is evidence where the posterior is normal and has its prior, else 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 
 from bayesieve.assess.costs import interleaved, live_macs, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
+from bayesieve.core.inputs import as_inputs, call
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
 from bayesieve.sieve.groups import find_groups, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
@@ -89,7 +91,7 @@ class keep_units:
     units: float | Mapping[str, int]
     score: GroupScore = None
     scope: Scope = "layer"
-    example: Tensor | None = field(default=None, repr=False, compare=False)
+    example: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.units, Mapping):
@@ -125,7 +127,7 @@ class keep_macs:
     """
 
     fraction: float
-    example: Tensor
+    example: Any
     score: GroupScore = None
 
     def __post_init__(self) -> None:
@@ -159,7 +161,7 @@ class keep_latency:
     """
 
     target_ms: float
-    example: Tensor
+    example: Any
     score: GroupScore = None
     rounds: int = 15
 
@@ -292,18 +294,20 @@ class RemovalOrder:
 # ------------------------------------------------------------------------------------------ cost
 
 
-def layer_positions(posterior: Posterior, example: Tensor) -> dict[str, int]:
+def layer_positions(posterior: Posterior, example: Any) -> dict[str, int]:
     """How often one example passes through each weight tensor of a layer."""
     module = posterior.to_module()
-    uses, _ = weight_uses(module, example[:1].to(posterior.network.device))
+    one = as_inputs("layer_positions", example)[:1]
+    uses, _ = weight_uses(module, one.to(posterior.network.device))
     macs: dict[str, int] = {}
     for use in uses:
         macs[use.name] = macs.get(use.name, 0) + use.positions * use.weight.numel()
     return {name: round(n / module.get_parameter(name).numel()) for name, n in macs.items()}
 
 
-def median_ms(module: nn.Module, example: Tensor, rounds: int) -> float:
+def median_ms(module: nn.Module, example: Any, rounds: int) -> float:
     """Median processor time of a call, in milliseconds."""
     with torch.no_grad():
-        times = interleaved({"module": lambda: module(example)}, rounds=rounds, clock="cpu")
+        run = partial(call, module, as_inputs("median_ms", example))
+        times = interleaved({"module": run}, rounds=rounds, clock="cpu")
     return statistics.median(times["module"])

@@ -18,7 +18,7 @@ from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.trained import sieve_trained
-from bayesieve.sieve.unit_rules import keep_units
+from bayesieve.sieve.unit_rules import keep_macs, keep_units, median_ms
 from bayesieve.training.fit import fit
 from bayesieve.training.options import Validation
 
@@ -113,6 +113,15 @@ def test_compaction_keeps_the_way_inputs_are_given(case):
     logits = small(*x) if isinstance(x, tuple) else small(**x)
     wanted = predict(sparse, x)
     torch.testing.assert_close(logits.double().log_softmax(1), wanted.log_probs)
+
+
+def test_units_go_by_work_and_time_of_several_inputs():
+    _, two = problems("by name")
+    _, x = CASES["by name"]
+    posterior = laplace(two)
+    keep = keep_macs(0.5, x)(posterior)
+    assert 0 < int(keep.sum()) < two.layout.size
+    assert median_ms(compact(posterior.to_module(), x), x, rounds=1) > 0
 
 
 @pytest.mark.parametrize(
