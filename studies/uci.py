@@ -304,9 +304,10 @@ def join_blocks(pieces: Sequence[Row]) -> Row:
     detail = {**pieces[0]["detail"], "block_seconds": seconds}
     seeds = [seed for row in pieces for seed in row["seeds"]]
     name, row = pieces[0]["name"].split("/")
-    about = {key: pieces[0][key] for key in ("machine", "date") if key in pieces[0]}
-    if "command" in pieces[0]:
-        about["command"] = re.sub(r" --(first|splits|out) \S+", "", pieces[0]["command"])
+    first: Mapping[str, Any] = pieces[0]
+    about: dict[str, Any] = {key: first[key] for key in ("machine", "date") if key in first}
+    if "command" in first:
+        about["command"] = re.sub(r" --(first|splits|out) \S+", "", first["command"])
     return {**row_of(name, row, each, seeds, totals, detail), **about}
 
 
