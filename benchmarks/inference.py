@@ -1,22 +1,25 @@
 """How fast a sieved network answers: our runtime against dense onnxruntime and torch.
 
-One thread of an AMD EPYC (Zen 4, AVX512) on a busy machine, torch 2.13.0, onnxruntime 1.31.1,
-Python 3.11, masks trained on MNIST, 31 rounds, 2026-11-15; times faster than dense onnxruntime:
+One thread of an AMD EPYC (Zen 4, AVX512), torch 2.13.0, onnxruntime 1.31.1, Python 3.11, masks
+trained on MNIST, 31 rounds, 2026-11-15 (the last three rows 15 rounds, 2026-11-16, on a busy
+machine); times faster than dense onnxruntime:
 
     LeNet-300-100, 98.5 % zeros           our runtime           batch 1   4.6    batch 64  21
     784-1200-1200-10, 98 % zeros          our runtime           batch 1   8.6    batch 64  30
       the same on noise without zeros     our runtime           batch 1   5.3    batch 64  30
-    LeNet-5-Caffe, 8-16-50 units          onnxruntime, compact  batch 1   5.8    batch 64   7.9
+    LeNet-5-Caffe, 8-16-50 units          onnxruntime, compact  batch 1   5.6    batch 64   8.0
+    ResNet-20, 90 % zeros                 our runtime           batch 1   3.3    batch 64   3.1
+    ResNet-20, 95 % zeros                 our runtime           batch 1   4.9    batch 64   4.7
 
-Our runtime gains nothing on convolutions, which it leaves to torch: there onnxruntime is the
-faster way to run a compacted network. Every row is in results/inference.json.
+Every row is in results/inference.json.
 
 Networks: with MNIST at hand (BAYESIEVE_DATA), LeNet-300-100 and 784-1200-1200-10 are trained here
 by sBNN and pruned on the way, seed 1, so masks and inputs are real. Without it they keep their
 initial weights under a mask drawn at random, equally sparse in every layer, with more of it in the
 middle of the image and dead units cleaned; inputs are then sparse noise. LeNet-5-Caffe keeps its
 initial weights: how long 8-16-50 of its units take does not depend on their values. What they can
-learn is the matter of `studies/structured_lenet5.py`.
+learn is the matter of `studies/structured_lenet5.py`. ResNet-20 has the published weights, where
+they are at hand, less the smallest ones.
 
 All candidates of a network run in turns, in one process and one thread; `ms` is the median over
 rounds of the processor time of a call, `speedup` the median over rounds of the time of dense
