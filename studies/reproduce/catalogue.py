@@ -86,6 +86,7 @@ class Row:
 
 
 STUDIES = {
+    "adapters": Study("adapters", seeds=True),
     "sbnn-mnist": Study(
         "sbnn_mnist",
         full=("--settings", "l300-95,l300-98.5,l5-99.5,m1200-98"),

@@ -284,6 +284,7 @@ DANGEROUS = {
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "subprocess", "runpy"}
 ALLOWED = {
     "__init__.py": {"import_module": "names of our own modules, in a table"},
+    "deliver/huggingface.py": {"import_module": "transformers, by name"},
     "deliver/onnx.py": {"import_module": "onnx and onnxruntime, by name"},
     "core/native.py": {
         "CDLL": "C of the package, compiled into a folder that only the user can write",

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bayesieve.core.likelihoods import Bernoulli, Likelihood
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import SparseModel
 from bayesieve.data.preprocessing import cut_moments
 from bayesieve.estimators.population import DTYPE
@@ -132,7 +132,7 @@ def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | N
     """
     if y_scale is None:
         likelihood = sparse.network.likelihood
-        return likelihood if isinstance(likelihood, Bernoulli) else None
+        return None if likelihood.soft_targets else likelihood  # several labels of a row stay
     if (y_scale.std != y_scale.std[0]).any():
         return None
     return sparse.network.likelihood_at(sparse.posterior.mean).scaled(float(y_scale.std[0]))
