@@ -60,7 +60,7 @@ def sparkline(values: Sequence[float]) -> str:
 
     Example:
         >>> sparkline([0.02, 0.02, 0.1, 0.5, 0.9])
-        '▁▁▂▅█'
+        '▁▁▁▅█'
     """
     top = max(values, default=0.0) or 1.0
     return "".join("▁▂▃▄▅▆▇█"[min(7, max(0, int(8 * value / top)))] for value in values)

@@ -115,7 +115,7 @@ class Limits:
         Example:
             >>> small, large = Limits().shared([9_000, 270_000], [1_000, 100_000])
             >>> small.model_bytes, large.model_bytes, large.draw_bytes
-            (350000, 500000, 868000)
+            (350000, 500000, 796500)
         """
         shown, seen = _divided(self.shown_weights, weights)
         models, stored = _divided(self.model_bytes, [WEIGHT_BYTES * n for n in kept])
