@@ -1,4 +1,4 @@
-"""What many processes gain: steps of R ranks on R cores against one rank on one core.
+"""Gain of many processes: steps of R ranks on R cores against one rank on one core.
 
     python -m benchmarks.distributed [--ranks 1 2] [--rounds 150] [--out results/distributed.json]
 
@@ -173,7 +173,7 @@ def measure(net: str, engine: str, per_rank: int, ranks: Ranks, rounds: int) -> 
 
 
 def work(rounds: int) -> None:
-    """What each rank does: measure all cases, and let the first print them."""
+    """Measure all cases on each rank, and let the first print them."""
     torch.set_num_threads(1)
     ranks = join(torch.device("cpu"))
     assert ranks is not None

@@ -187,7 +187,7 @@ def main() -> None:
 
 
 def _machine() -> dict[str, Any]:
-    """What ran, and where."""
+    """Versions of libraries, and the machine."""
     versions = {}
     for package in ("torch", "timm", "transformers", "torch-pruning"):
         try:

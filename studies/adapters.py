@@ -186,7 +186,7 @@ def image_task(setting: Setting, *, held_out: bool) -> Task:
 
 
 def maps(net: nn.Module, recipe: dict[str, Any], part: Examples) -> Examples:
-    """What the frozen beginning of a network makes of grey images, (n, 1, 28, 28)."""
+    """Features that the frozen beginning of a network makes of grey images, (n, 1, 28, 28)."""
     scale, outputs = PixelScale.of(recipe), []
     mean, std = (torch.tensor(values)[:, None, None] for values in (PIXELS.mean, PIXELS.std))
     with torch.no_grad():

@@ -78,8 +78,8 @@ def divided(train: Examples, *, per_client: int = PER_CLIENT) -> tuple[list[Exam
     half, clients = per_client // 2, []
     places = [order[train.y[order] == label] for label in range(N_CLIENTS)]
     for k in range(N_CLIENTS):
-        own = torch.cat([places[k][:half], places[(k + 1) % N_CLIENTS][half : 2 * half]])
-        clients.append(train.subset(own))
+        client = torch.cat([places[k][:half], places[(k + 1) % N_CLIENTS][half : 2 * half]])
+        clients.append(train.subset(client))
     rest = torch.cat([part[2 * half :] for part in places])
     spread = rest[torch.randperm(len(rest), generator=torch.Generator().manual_seed(1))]
     return clients, train.subset(spread[:WATCHED])
@@ -88,7 +88,7 @@ def divided(train: Examples, *, per_client: int = PER_CLIENT) -> tuple[list[Exam
 def joined(
     start: Posterior | None, learned: Sequence[Posterior], counts: list[int], setting: Setting
 ) -> Posterior:
-    """What the server makes of a round."""
+    """Join the posteriors of a round, as the server does."""
     if setting.rule == "mean":
         weights = torch.stack([client.mean for client in learned])
         share = torch.tensor(counts, dtype=weights.dtype) / sum(counts)

@@ -206,7 +206,7 @@ def _draw_natively_(state: Any, drawn: "Draw", keys: Tensor, keep: Tensor | None
 
 
 def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:
-    """What draws spread around: r m of the weights with a posterior, (k, n), 0 where not kept."""
+    """Centre of the draws: r m of the weights with a posterior, (k, n), 0 where not kept."""
     n = state.log_std.shape[1]
     centre: Tensor = state.mean[:, :n]
     if ratio is not None:

@@ -1,4 +1,4 @@
-"""What was decoded or prepared once, kept in the cache folder with its checksum.
+"""Files that were decoded or prepared once, kept in the cache folder with its checksum.
 
 An entry belongs to a path as it is: names, sizes and times of all its files. The newest entries are
 kept. An entry whose checksum differs, or that cannot be written, is as if it were not there.

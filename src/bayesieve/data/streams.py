@@ -498,7 +498,7 @@ def _set_aside(states: list[Any]) -> Iterator[None]:
 
 
 def _global_states() -> Any:
-    """What a data set may draw from; many use NumPy's old generator."""
+    """States of the generators that a data set may draw from; many use NumPy's old generator."""
     return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
 
 

@@ -1,4 +1,4 @@
-"""What may be said of a run: questions with answers and intervals, and sentences that hold.
+"""Claims about a run: questions with answers and intervals, and sentences that hold.
 
 Every sentence of the headline has a condition that is computed here from the test examples. A check
 compares two predictions of the same examples. It is
@@ -52,7 +52,7 @@ _SETS = {
 
 
 def title_of(data: DataSet, zeros: float) -> str:
-    """What the run is, in words.
+    """Title of a run, in words.
 
     Example:
         >>> from bayesieve.data import load_data
@@ -60,8 +60,8 @@ def title_of(data: DataSet, zeros: float) -> str:
         'Handwritten digits: 90 % of the weights removed'
     """
     target = data.preprocessing.get("target", {}).get("name")
-    own = f"{target} of {data.name}" if len(target or "") > 1 else data.name
-    what = _SETS.get(data.name.lower(), own)
+    subject = f"{target} of {data.name}" if len(target or "") > 1 else data.name
+    what = _SETS.get(data.name.lower(), subject)
     removed = f"{_share(zeros)} of the weights removed" if zeros else "all weights in use"
     return f"{what[0].upper()}{what[1:]}: {removed}"
 

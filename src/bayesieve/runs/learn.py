@@ -184,7 +184,7 @@ def fit_plan(plan: Plan, problem: Problem, n_models: int = 1, **options: Any) ->
 
 
 class Learned(NamedTuple):
-    """What a run leaves: its models, a row of numbers per epoch, and its seconds."""
+    """Result of a run: its models, a row of numbers per epoch, and its seconds."""
 
     models: list[Model]
     history: list[Row]

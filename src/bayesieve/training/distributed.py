@@ -132,7 +132,7 @@ class Ranks:
         return max((int(number) for number, count in counts if count), default=0)
 
     def from_first(self, value: T) -> T:
-        """What the first rank has."""
+        """The value of the first rank."""
         box = [value]
         with self._loss_named():
             dist.broadcast_object_list(box, 0)

@@ -64,7 +64,7 @@ def _arrived(batch: Batch, event: "torch.cuda.Event") -> Batch:
 
 
 def data_of(problem: Problem) -> Fingerprint | None:
-    """What tells the data of a run from others; None of a stream that may come in any order."""
+    """Fingerprint of the data of a run; None of a stream that may come in any order."""
     if problem.stream is None:
         return fingerprint(problem.x, problem.y)
     if not problem.stream.repositionable:

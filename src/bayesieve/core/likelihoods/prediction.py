@@ -258,8 +258,8 @@ def joined_predictions(parts: "Sequence[Prediction]") -> "Prediction":
         return replace(first, sample_log_probs=torch.cat(logs, 1), **changes)
     reals = [part for part in parts if isinstance(part, RealPrediction)]
     means = torch.cat([part.sample_means for part in reals], 1)
-    own = all(part.noise_std.shape[1] == part.sample_means.shape[1] for part in reals)
-    noise = torch.cat([part.noise_std for part in reals], 1) if own else first.noise_std
+    each_has_noise = all(part.noise_std.shape[1] == part.sample_means.shape[1] for part in reals)
+    noise = torch.cat([part.noise_std for part in reals], 1) if each_has_noise else first.noise_std
     return replace(first, sample_means=means, noise_std=noise, **changes)
 
 

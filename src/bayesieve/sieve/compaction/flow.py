@@ -213,7 +213,7 @@ class Rewriter:
         return fx.GraphModule(self._module, self._graph, "CompactModule")
 
     def _number(self, node: fx.Node) -> Any:
-        """What becomes of a node that is no tensor: a number where sizes have become numbers."""
+        """Value of a node that is no tensor: a number where sizes have become numbers."""
         args = fx.map_arg(node.args, self._new.__getitem__)
         is_plain = all(isinstance(arg, int | float) for arg in args) and not node.kwargs
         if node.op == "call_function" and is_plain and node.target in _ON_NUMBERS:
