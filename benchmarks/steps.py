@@ -7,8 +7,10 @@ steps on a shared machine, 2026-11-15; compiled, as multiples of the plain step:
     LeNet-5             14.0 ms   FlatVI 1.01   SBNN 0.99   (IVON 1.07, torchbnn 1.1)
 
 With draws and Adam steps in C (2026-11-16, beside other work) FlatVI takes 1.25, SBNN 1.19, and 100
-draws on 128 inputs 1.56 (results/steps-cpu-native.json). Ratios of single runs vary by about 0.05. 100 draws predict 1,000 inputs in 1.23 (MLP) and 1.02
-(LeNet-5) times 100 plain forwards; on 128 inputs drawing dominates the MLP: 2.5. Every row is in
+draws on 128 inputs 1.56 (results/steps-cpu-native.json). Ratios of single runs vary by about 0.05.
+
+The rest is of 2026-11-15: 100 draws predict 1,000 inputs in 1.23 (MLP) and 1.02 (LeNet-5) times 100
+plain forwards; on 128 inputs drawing dominated the MLP: 2.5. Every row is in
 results/steps-cpu.json. In results/steps-cpu-engines.json BMR takes 1.53 (MLP) and 1.06 (LeNet-5)
 times our MAP step, the horseshoe 1.14 and 1.08 times BMR.
 
