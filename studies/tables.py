@@ -2,7 +2,9 @@
 
     python -m studies.tables --full --out results/tables.json
     python -m studies.tables --quick                            # two small sets, one split
-    python -m studies.tables --held-out --sets concrete         # settings are chosen by this
+    python -m studies.tables --held-out --sets kin8nm --methods sieve-5 --with bins=0
+
+Settings are chosen by commands like the last one, which scores training rows.
 
 Protocol: published splits of the UCI sets [Hernandez] and two simulated tables, every method on the
 same rows. Methods, all with fixed settings:
@@ -27,6 +29,7 @@ among the methods that every set has, 1 is best, ties share.
 Airfoil is measured where `python -m studies.airfoil` has fetched it.
 """
 
+import ast
 import math
 import time
 import warnings
@@ -172,12 +175,14 @@ def rival(method: str, x: Array, y: Array, at: Array, seed: int) -> tuple[Array,
     return mean, np.full(len(mean), noise)
 
 
-def measure(method: str, rows: tuple[Array, Array, Array, Array], seed: int) -> Scores:
-    """Fit a method to training rows and score it on the others."""
+def measure(
+    method: str, rows: tuple[Array, Array, Array, Array], seed: int, setting: Mapping[str, Any]
+) -> Scores:
+    """Fit a method, one of ours with this setting, to training rows; score it on the others."""
     x, y, at, truth = rows
     began = time.process_time()
     if method in OURS:
-        model = SieveRegressor(**OURS[method], random_state=seed).fit(x, y)
+        model = SieveRegressor(**setting, random_state=seed).fit(x, y)
         found = score(model, at, truth)
     else:
         spread = x.std(0)
@@ -222,8 +227,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--held-out", action="store_true", help="score training rows instead")
     parser.add_argument("--sets", help=f"comma list of {', '.join(SETS)}")
     parser.add_argument("--methods", help=f"comma list of {', '.join(METHODS)}")
-    parser.add_argument("--splits", type=int, help="at most so many of a set")
+    parser.add_argument("--splits", type=int, help="of each set; 3 of small, 1 of large ones")
+    parser.add_argument("--with", dest="trial", action="append", default=[], metavar="NAME=VALUE",
+                        help="a parameter of our estimators, with --held-out")  # fmt: skip
     options = parser.parse_args(arguments)
+    if options.trial and not options.held_out:
+        parser.error("--with is for choosing settings: add --held-out.")
+    trial = {name: ast.literal_eval(value) for name, value in
+             (word.split("=", 1) for word in options.trial)}  # fmt: skip
     if options.join is not None:
         record = joined(options.join, "tables", options.out, ("sets", "methods", "out"))
         print(ranks_table(ranks(record["rows"])))
@@ -235,16 +246,17 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run("tables", arguments, options, kind=None, settings={"splits": options.splits},
               test_reads="once per row")  # fmt: skip
     for name in chosen("tables", "set", sets, SETS):
-        n_splits = min(1 if options.quick else options.splits or 3, SPLITS.get(name, 3))
+        n_splits = 1 if options.quick else options.splits or SPLITS.get(name, 3)
         for method in chosen("tables", "method", methods, METHODS):
-            setting = {"method": method, **OURS.get(method, {})}
+            ours = {**OURS[method], **trial} if method in OURS else {}
+            setting = {"method": method, **ours}
             rows = load(name, 0, held_out=options.held_out)
             if method == "process" and len(rows[0]) > _PROCESS_ROWS:
                 continue
             if not run.wants(f"{name} {method}", setting, kind=method, data=name):
                 continue
             began = time.process_time()
-            each = [measure(method, load(name, split, held_out=options.held_out), split)
+            each = [measure(method, load(name, split, held_out=options.held_out), split, ours)
                     for split in range(n_splits)]  # fmt: skip
             row = make_row(f"{name} {method}", setting, each, seeds=list(range(n_splits)),
                            seconds=time.process_time() - began, spread=["rmse", "nll"])  # fmt: skip
