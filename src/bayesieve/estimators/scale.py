@@ -1,7 +1,7 @@
 """Columns and targets in units of training and in their own: numbers, modules and likelihoods."""
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,10 +89,7 @@ def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn
     """
     module = sparse.to_module()
     if isinstance(embedding := next(iter(module.children()), None), PiecewiseLinear):
-        layers = list(module.children())[1:]
-        place = next(i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear))
-        layers[place : place + 1] = embedding.as_layers(cast(nn.Linear, layers[place]))
-        module = nn.Sequential(*layers)
+        module = nn.Sequential(embedding.layers(), *list(module.children())[1:])
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     first, last = linear[0], linear[-1]
     with torch.no_grad():

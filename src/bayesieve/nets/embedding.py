@@ -47,7 +47,7 @@ class PiecewiseLinear(nn.Module):
                 "PiecewiseLinear: edges must be (columns, bins + 1) and ascending in each row."
             )
         self.register_buffer("edges", edges)
-        self._kept = torch.ones(edges.shape, dtype=torch.bool)
+        self._kept = torch.ones(edges.shape, dtype=torch.bool, device="cpu")
         if binned is not None:
             self._kept[:, 1:] = binned[:, None].cpu()
         whole = bool(self._kept.all())
@@ -65,7 +65,7 @@ class PiecewiseLinear(nn.Module):
             tensor([[0., 1., 5., 5.]])
         """
         check_positive("PiecewiseLinear", n_bins=n_bins)
-        levels = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64)
+        levels = torch.linspace(0, 1, n_bins + 1, dtype=torch.float64, device=x.device)
         rows = []
         for column in x.double().T:
             values = column.unique()
@@ -77,8 +77,13 @@ class PiecewiseLinear(nn.Module):
                 if value - kept[-1] >= _LEAST_WIDTH:
                     kept.append(value)
             rows.append(kept + kept[-1:] * (n_bins + 1 - len(kept)))
-        edges = torch.tensor(rows, dtype=torch.float64).to(x.dtype)
+        edges = torch.tensor(rows, dtype=torch.float64, device=x.device).to(x.dtype)
         return cls(edges, has_more_than_two(x) if binned is None else binned)
+
+    @property
+    def width(self) -> int:
+        """Functions of all columns together: the inputs of the layer that follows."""
+        return int(self._kept.sum())
 
     @property
     def present(self) -> Tensor:
@@ -109,36 +114,33 @@ class PiecewiseLinear(nn.Module):
         functions[..., self._kept] = values
         return functions
 
-    def as_layers(self, following: nn.Linear) -> list[nn.Module]:
-        """Linear layers and ReLUs that compute the same as this layer and the one that follows.
+    def layers(self) -> nn.Sequential:
+        """The same function by frozen Linear layers and ReLUs, which every delivery knows.
 
-        Every form of delivery knows them. A column z passes as ReLU(z) - ReLU(-z), a bin u as
-        1 - ReLU(1 - ReLU(u)), which is exact however far out u is.
+        A column z passes as ReLU(z) - ReLU(-z), the part v of a bin of width w below z as
+        w - ReLU(w - ReLU(z - e)), which is exact however far out z is.
 
         Example:
-            >>> layer, linear = PiecewiseLinear(torch.tensor([[0.0, 2.0]])), nn.Linear(2, 3)
-            >>> x = torch.tensor([[-5.0], [0.5], [7.0]])
-            >>> plain = nn.Sequential(*layer.as_layers(linear))
-            >>> bool((plain(x) - linear(layer(x))).abs().max() < 1e-5)
-            True
+            >>> layer = PiecewiseLinear(torch.tensor([[0.0, 2.0]]))
+            >>> layer.layers()(torch.tensor([[-5.0], [0.5], [7.0]]))
+            tensor([[-5.0000, -0.5000],
+                    [ 0.5000, -0.2500],
+                    [ 7.0000,  0.5000]])
         """
-        edges = self.edges.detach().double()
-        p, n_bins = len(edges), edges.shape[1] - 1
+        edges, kept = self.edges.detach(), self._kept.to(self.edges.device)
         width = edges.diff(dim=1)
-        filled = width > 0
-        slope = torch.where(filled, 1 / torch.where(filled, width, 1.0), 0.0)  # (p, T)
-        weight = self.by_column(following.weight.detach().double())
-        of_column, of_bin = weight[:, :, 0], weight[:, :, 1:] * filled
-        bias = following.bias.detach().double() + 0.5 * of_bin.flatten(1).sum(1)
-        eye = torch.eye(p, dtype=torch.float64)
-        bins = (eye[:, None] * slope[:, :, None]).flatten(0, 1)  # (p T, p)
-        starts = torch.cat([slope.new_zeros(2 * p), (-slope * edges[:, :-1]).flatten()])
-        into = _linear(torch.cat([eye, -eye, bins]), starts, following)
-        sign = torch.ones(2 * p + p * n_bins, dtype=torch.float64)
-        sign[2 * p :] = -1.0
-        turn = _linear(sign.diag(), (sign < 0).double(), following)
-        out = _linear(torch.cat([of_column, -of_column, -of_bin.flatten(1)], 1), bias, following)
-        return [into, nn.ReLU(), turn, nn.ReLU(), out]
+        column, t = ((width > 0) & kept[:, 1:]).nonzero(as_tuple=True)  # of each of m bins
+        low, width, place = edges[column, t], width[column, t], kept.flatten().cumsum(0) - 1
+        place, p, m = place.view(edges.shape), len(edges), len(column)
+        eye, nothing = edges.new_ones(p).diag(), edges.new_zeros(2 * p)
+        start = _frozen(torch.cat([eye, -eye, eye[column]]), torch.cat([nothing, -low]))
+        sign = torch.cat([nothing + 1, torch.full_like(width, -1)])
+        turn = _frozen(sign.diag(), torch.cat([nothing, width]))
+        weight, bias = edges.new_zeros(self.width, 2 * p + m), edges.new_zeros(self.width)
+        weight[place[:, 0], : 2 * p] = torch.cat([eye, -eye], 1)
+        weight[place[column, t + 1], 2 * p + torch.ones_like(t).cumsum(0) - 1] = -1 / width
+        bias[place[column, t + 1]] = 0.5
+        return nn.Sequential(start, nn.ReLU(), turn, nn.ReLU(), _frozen(weight, bias))
 
 
 def has_more_than_two(x: Tensor) -> Tensor:
@@ -152,9 +154,7 @@ def has_more_than_two(x: Tensor) -> Tensor:
     return ((x != low) & (x != high)).any(0)
 
 
-def _linear(weight: Tensor, bias: Tensor, like: nn.Linear) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], dtype=like.weight.dtype)
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        layer.bias.copy_(bias)
+def _frozen(weight: Tensor, bias: Tensor) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    layer.weight, layer.bias = (nn.Parameter(t, requires_grad=False) for t in (weight, bias))
     return layer

@@ -1,6 +1,7 @@
 """From settings to objects: data, network, problem, engine, schedule and pruning of a run."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -339,12 +340,23 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
     if kind == "module":
         return nets.from_path(name, shape, n_outputs)
     if kind == "mlp":
-        widths, _, activation = rest.partition(":")
-        numbers = [number.strip() for number in widths.split(",")]
-        if not all(number.isdecimal() for number in numbers):
-            raise UsageError(f"--net mlp must read mlp:400,400 or mlp:50:tanh, got {name!r}.")
+        widths, activation, bins = (*rest.split(":"), "", "")[:3]
+        numbers = [number.strip() for number in (*widths.split(","), bins or "1")]
+        if not all(number.isdecimal() for number in numbers) or rest.count(":") > 2:
+            raise UsageError(
+                "--net mlp must read mlp:400,400, mlp:50:tanh or, with 8 bins of each column of a "
+                f"table, mlp:50:relu:8; got {name!r}."
+            )
         chosen: Any = activation or "relu"
-        return nets.mlp(shape, n_outputs, [int(number) for number in numbers], chosen)
+        layers = [int(number) for number in numbers[:-1]]
+        if not bins:
+            return nets.mlp(shape, n_outputs, layers, chosen)
+        if len(shape) != 1:
+            raise UsageError(f"--net {name}: bins are of the columns of a table.")
+        embedding = nets.PiecewiseLinear.of(data.train.x, int(bins))
+        rest_of = nets.mlp((embedding.width,), n_outputs, layers, chosen)
+        named = [("embedding", embedding.layers()), *rest_of.named_children()]
+        return nn.Sequential(OrderedDict(named))
     if name == "linear":
         return nets.mlp(shape, n_outputs, widths=())
     if name not in NETS:

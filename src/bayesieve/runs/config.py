@@ -76,8 +76,9 @@ class NetConfig:
 
     name: str | None = setting(
         "lenet-300-100, lenet5[-wide|-caffe], mixer, vit, conv2-fc2, conv2-bn-fc3, resnet20, "
-        "resnet32, vgg, linear, mlp[:WIDTHS[:relu|tanh|swish]], or module:package.file.factory; "
-        "mlp alone is the default: mlp:400,400 for images and mlp:50 for tables.",
+        "resnet32, vgg, linear, mlp[:WIDTHS[:relu|tanh|swish[:BINS]]] (bins of each column of a "
+        "table), or module:package.file.factory; mlp alone is the default: mlp:400,400 for images "
+        "and mlp:50 for tables.",
         flag="--net",
     )
     likelihood: str | None = setting(

@@ -626,7 +626,7 @@ class FitTable(_TableOptions):
     class_weight: Literal["balanced"] | None = option(
         "Classes: balanced counts rows of rare classes more."
     )
-    hidden: str | None = option("Hidden layers; 50 (from 10,000 rows 100,100).")
+    hidden: str | None = option("Hidden layers, as 50,50; by rows and columns unless given.")
     kl: float | None = option(
         "Weight of the prior, 1 is Bayes' rule; inner folds choose it unless given.",
         check=check_positive,

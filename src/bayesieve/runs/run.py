@@ -229,7 +229,11 @@ def _check_widths(folder: RunFolder, config: RunConfig, data: DataSet, rows: Any
     try:
         with torch.device("meta"):
             module = build_module(config.net, data, 0)
-        fits = all(names.get(name) == [*p.shape] for name, p in module.named_parameters())
+        fits = all(
+            names.get(name) == [*p.shape]
+            for name, p in module.named_parameters()
+            if p.requires_grad  # those of an embedding are not in the posterior
+        )
     except (RuntimeError, OverflowError, TypeError):
         fits = False
     if not fits:

@@ -12,22 +12,24 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from bayesieve.assess.figures.features import error_path, importance_bars
 from bayesieve.core.likelihoods import likelihood_class
+from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.data import DataSet
 from bayesieve.data.encoding import column_of_input, raw_columns
 from bayesieve.data.tables import RawTable, encode_table, read_table
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
+from bayesieve.estimators.defaults import TableSettings
 from bayesieve.estimators.importance import shuffled_change, shuffled_changes
 from bayesieve.files import same_place, write_atomically
-from bayesieve.runs.build import absolute_paths, check_varied, described_net
+from bayesieve.runs.build import absolute_paths, build_network, check_varied, described_net
 from bayesieve.runs.bundle import write_form
 from bayesieve.runs.config import RunConfig, from_keywords
 from bayesieve.runs.folder import RunFolder, check_out
@@ -119,7 +121,9 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
         folder.create(config, "fit-table", file=file.name)
         lines = [json.dumps(row) + "\n" for row in model.history_]
         folder.write("metrics.jsonl", "".join(lines))
-        learned = model.posterior_ if asked.zeros is None else model.sparse_
+        network = build_network(config, data)  # whose embedding, if any, is frozen layers
+        posterior = replace(cast(Factorised, model.posterior_), network=network, buffers={})
+        learned = posterior if asked.zeros is None else SparseModel(posterior, model.sparse_.keep)
         metrics = write_results(
             folder, config, data, [learned], model.history_, seconds, figures=asked.figures
         )
@@ -138,8 +142,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
 
 def fit_estimator(data: DataSet, seed: int, **settings: Any) -> SieveRegressor | SieveClassifier:
     """The estimator of a data set's task, fitted to its training rows, which are standardised."""
-    # A run folder builds its network by name, and none of the names has embedded columns.
-    settings |= {"random_state": seed, "standardise": False, "bins": 0}
+    settings |= {"random_state": seed, "standardise": False}
     x, y = data.train.x.numpy(), data.train.y.numpy()
     if data.task == "regression":
         return SieveRegressor(**settings).fit(x, y)
@@ -162,7 +165,7 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
         "test_fraction": asked.test_fraction,
         "data_seed": asked.seed,
         "center": False,
-        "net": f"mlp:{','.join(str(width) for width in fitted.widths[1])}",
+        "net": _net_name(fitted),
         "engine": asked.engine,
         "lr": engine.lr,
         "init_std": engine.init_std,
@@ -188,6 +191,12 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
     config = from_keywords(values)
     net = described_net(config.net, model.posterior_.network.likelihood)
     return absolute_paths(replace(config, net=net))
+
+
+def _net_name(fitted: TableSettings) -> str:
+    """The name under which `train --net` builds the network of an estimator."""
+    widths = ",".join(str(width) for width in fitted.widths[0 if fitted.bins else 1])
+    return f"mlp:{widths}:relu:{fitted.bins}" if fitted.bins else f"mlp:{widths}"
 
 
 def _importance(

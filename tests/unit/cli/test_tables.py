@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn.datasets import load_diabetes
 
-from bayesieve import SieveClassifier, SieveRegressor, SieveSelector, load_data, runs
+from bayesieve import SieveClassifier, SieveRegressor, SieveSelector, load, load_data, runs
 from bayesieve.cli.console import print_table
 from bayesieve.core.posterior import posterior_of
 from bayesieve.data.tables import read_table
@@ -127,23 +127,28 @@ def test_fit_table_learns_what_the_regressor_learns(fitted, house):
     _, report, _ = fitted
     run = runs.load(report, device="cpu")
     data = load_data(f"csv:{house}", target="price", seed=0)
-    model = SieveRegressor(hidden=(16,), bins=0, epochs=60, random_state=0, standardise=False)
+    model = SieveRegressor(hidden=(16,), epochs=60, random_state=0, standardise=False)
     model.fit(data.train.x.numpy(), data.train.y.numpy())
     assert torch.equal(posterior_of(run.model).mean, model.posterior_.mean)
     assert torch.equal(posterior_of(run.model).std, model.posterior_.std)
     assert run.config.schedule.kl == model.kl_
+    assert run.config.net.name == f"mlp:16:relu:{model.settings_.bins}"  # embedded columns
+    x = 3 * data.test.x
+    expected = model.sparse_.to_module()(x)
+    for delivered in (run.model.to_module(), load(fitted[0])):
+        torch.testing.assert_close(delivered(x), expected, rtol=0, atol=1e-5)
 
 
 def test_fit_table_learns_what_the_classifier_learns(house, tmp_path):
     flags = ("--no-figures", "--report", tmp_path / "r", "--out", tmp_path / "m", "--seed", 3)
     as_json("fit-table", house, "--target", "color", "--epochs", 10, *flags)
     data = load_data(f"csv:{house}", target="color", seed=3)
-    model = SieveClassifier(bins=0, epochs=10, random_state=3, standardise=False)
+    model = SieveClassifier(epochs=10, random_state=3, standardise=False)
     model.fit(data.train.x.numpy(), data.train.y.numpy())
     run = runs.load(tmp_path / "r", device="cpu")
     assert torch.equal(posterior_of(run.model).mean, model.posterior_.mean)
     settings = model.settings_
-    assert run.config.net.name == "mlp:50,50"
+    assert run.config.net.name == "mlp:50,50"  # the folds prefer plain columns here
     assert run.config.training.batch_size == settings.batch_size
     assert run.config.engine.lr == settings.engine.lr
 

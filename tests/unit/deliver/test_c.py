@@ -14,7 +14,7 @@ from bayesieve.assess.familiarity import Familiarity
 from bayesieve.data.preprocessing import image_recipe, prepare_images
 from bayesieve.deliver.c import export_c, quantise_rows
 from bayesieve.errors import UnsupportedModelError, VerificationError
-from bayesieve.nets import lenet5, lenet5_caffe, mlp
+from bayesieve.nets import PiecewiseLinear, lenet5, lenet5_caffe, mlp
 from compiled import COMPILER, FLAGS, needs_compiler, run_c
 from problems import seeded
 
@@ -124,6 +124,10 @@ CASES = {
     "selected": (lambda: nn.Sequential(Select(5, 0, 3), nn.Linear(3, 2)), (6,)),
     "channels": (lambda: nn.Sequential(Select(2, 0), nn.Conv2d(2, 3, 2)), (3, 4, 4)),
     "compacted": (Compacted, (3, 5, 5)),
+    "binned": (
+        lambda: nn.Sequential(PiecewiseLinear.of(normal(60, 3), 5).layers(), nn.Linear(18, 2)),
+        (3,),
+    ),
     "one_layer": (lambda: nn.Linear(3, 2, bias=False), (3,)),
 }
 

@@ -17,7 +17,7 @@ from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Samples
 from bayesieve.data import DataSet, Examples
 from bayesieve.errors import UnsupportedModelError, VerificationError
-from bayesieve.nets import lenet5, mlp
+from bayesieve.nets import PiecewiseLinear, lenet5, mlp
 from bayesieve.report import embed as embedding
 from bayesieve.report.embed import embed, run_embedded
 from bayesieve.report.source import Limits, Source
@@ -57,7 +57,14 @@ def plain():
     return mlp((12,), 3, (9, 5), activation="relu"), (12,)
 
 
-NETS = {"wired": wired, "lenet5": small_lenet, "mlp": plain}
+def binned():
+    """Embedded columns of a table, as fit-table has them; bins are narrow and far apart."""
+    torch.manual_seed(0)
+    embedding = PiecewiseLinear.of(torch.randn(300, 4).pow(3), 6)
+    return nn.Sequential(embedding.layers(), mlp((embedding.width,), 3, (9,))), (4,)
+
+
+NETS = {"wired": wired, "lenet5": small_lenet, "mlp": plain, "binned": binned}
 
 
 def source_of(module, shape, likelihood=None, posterior=None):
