@@ -34,6 +34,7 @@ import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ from sklearn.ensemble import HistGradientBoostingRegressor, RandomForestRegresso
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 
+from bayesieve import SBNN
+from bayesieve.core.priors import SpikeSlab
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import find_uci, read_uci
 from bayesieve.errors import DataError
@@ -220,6 +223,23 @@ def ranks_table(found: Mapping[str, Mapping[str, float]]) -> str:
     return markdown_table(["mean rank", *names], lines)
 
 
+def _trial(words: Sequence[str]) -> dict[str, Any]:
+    """Parameters of the estimator from words NAME=VALUE; those of SBNN and its prior too.
+
+    Example:
+        >>> _trial(["bins=0", "spike_std=0.05"])["engine"].prior.spike_std
+        0.05
+    """
+    values = {name: ast.literal_eval(value) for name, value in (w.split("=", 1) for w in words)}
+    of_prior, of_engine = (
+        {name: values.pop(name) for name in (*values,) if name in {f.name for f in fields(kind)}}
+        for kind in (SpikeSlab, SBNN)
+    )
+    if of_prior or set(of_engine) - {"lr"}:
+        return {**values, "engine": SBNN(SpikeSlab(**of_prior), **of_engine)}
+    return values | of_engine
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure what is missing; write the record; print scores and mean ranks."""
     parser = study_parser(__doc__, "--budget", "--join", quick="one split of yacht and boston",
@@ -229,12 +249,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--methods", help=f"comma list of {', '.join(METHODS)}")
     parser.add_argument("--splits", type=int, help="of each set; 3 of small, 1 of large ones")
     parser.add_argument("--with", dest="trial", action="append", default=[], metavar="NAME=VALUE",
-                        help="a parameter of our estimators, with --held-out")  # fmt: skip
+                        help="a parameter of our estimators or of SBNN, with --held-out")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.trial and not options.held_out:
         parser.error("--with is for choosing settings: add --held-out.")
-    trial = {name: ast.literal_eval(value) for name, value in
-             (word.split("=", 1) for word in options.trial)}  # fmt: skip
+    trial = _trial(options.trial)
     if options.join is not None:
         record = joined(options.join, "tables", options.out, ("sets", "methods", "out"))
         print(ranks_table(ranks(record["rows"])))
@@ -249,7 +268,8 @@ def main(arguments: list[str] | None = None) -> int:
         n_splits = 1 if options.quick else options.splits or SPLITS.get(name, 3)
         for method in chosen("tables", "method", methods, METHODS):
             ours = {**OURS[method], **trial} if method in OURS else {}
-            setting = {"method": method, **ours}
+            setting = {"method": method, **{name: ours[name] for name in ours if name != "engine"}}
+            setting |= {"engine": str(ours["engine"])} if "engine" in ours else {}
             rows = load(name, 0, held_out=options.held_out)
             if method == "process" and len(rows[0]) > _PROCESS_ROWS:
                 continue
