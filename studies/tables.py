@@ -249,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--methods", help=f"comma list of {', '.join(METHODS)}")
     parser.add_argument("--splits", type=int, help="of each set; 3 of small, 1 of large ones")
     parser.add_argument("--with", dest="trial", action="append", default=[], metavar="NAME=VALUE",
-                        help="a parameter of our estimators or of SBNN, with --held-out")  # fmt: skip
+                        help="a parameter of ours or of SBNN, with --held-out")  # fmt: skip
     options = parser.parse_args(arguments)
     if options.trial and not options.held_out:
         parser.error("--with is for choosing settings: add --held-out.")
