@@ -123,6 +123,24 @@ def test_a_folded_norm_that_loses_more_stays_exact():
     assert torch.allclose(folded(x), wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("constants", [[0.0] * 5, [0.3, -2.0, 0.0]])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+def test_a_folded_norm_has_the_values_and_gradients_of_the_whole_one(constants, offset):
+    rest = torch.tensor(constants, dtype=torch.float64)
+    total, squares, n = float(rest.sum()), float(rest.square().sum()), 6 + len(rest)
+    folded = FoldedLayerNorm(6, len(rest), total, squares, dtype=torch.float64)
+    x = (float32(2, 5, 6).double() + offset).requires_grad_()
+    whole = nn.LayerNorm(n, dtype=torch.float64)
+    wanted = whole(torch.cat([x, rest.expand(2, 5, -1)], -1))[..., :6]
+    assert torch.allclose(folded(x), wanted, atol=1e-12)
+    weights = torch.linspace(-1.0, 1.0, 6, dtype=torch.float64)
+    (gradient,) = torch.autograd.grad((folded(x) * weights).sum(), x)
+    (right,) = torch.autograd.grad((wanted * weights).sum(), x)
+    assert torch.allclose(gradient, right, atol=1e-11)
+    single = folded.float()(x.detach().float())
+    assert torch.allclose(single.double(), wanted, atol=1e-6 * max(1.0, offset))
+
+
 @pytest.mark.parametrize("constant", [0.0, 1.5])
 def test_group_norm_loses_constants_of_uneven_groups(constant):
     first, norm, last = nn.Conv2d(3, 9, 3), nn.GroupNorm(3, 9), nn.Conv2d(9, 2, 1)

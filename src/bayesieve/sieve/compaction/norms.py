@@ -3,7 +3,7 @@
 They divide by a statistic of all D inputs. Of those let D - k vary, and let the k constants have
 sum s and sum of squares q. Then with the D - k inputs x alone
 
-    mean = (Σ x + s) / D,     var = (Σ (x - mean)² + q - 2 s mean + k mean²) / D          (C4)
+    mean = (Σ x + s) / D,     var = (Σ (x - mean)² + q - s² / k + k (mean - s / k)²) / D  (C4)
     mean of squares = (Σ x² + q) / D                                                      (C5)
 
 C4 is `FoldedLayerNorm`; `FoldedGroupNorm` is C4 in each group, over positions too. C5 is an RMS
@@ -17,6 +17,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
@@ -32,12 +33,17 @@ class FoldedLayerNorm(nn.Module):
         squares: the sum of their squares.
         eps: added to the variance.
         bias: whether it has a shift besides the scale.
+        dtype: of its numbers.
 
     Example:
         >>> x = torch.tensor([[4.0, 8.0, 0.0, 0.0]])
         >>> torch.allclose(FoldedLayerNorm(2, n_constant=2)(x[:, :2]), nn.LayerNorm(4)(x)[:, :2])
         True
     """
+
+    average: Tensor
+    mean_of_rest: Tensor
+    var_of_rest: Tensor
 
     def __init__(
         self,
@@ -47,27 +53,33 @@ class FoldedLayerNorm(nn.Module):
         squares: float = 0.0,
         eps: float = 1e-5,
         bias: bool = True,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.n_features = n_features
-        self.n_constant = n_constant
-        self.total = total
-        self.squares = squares
+        self.n_features, self.n_constant = n_features, n_constant
+        self.total, self.squares = total, squares
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(n_features))
-        self.bias = nn.Parameter(torch.zeros(n_features)) if bias else None
+        self.weight = nn.Parameter(torch.ones(n_features, dtype=dtype))
+        self.bias = nn.Parameter(torch.zeros(n_features, dtype=dtype)) if bias else None
+        n = n_features + n_constant
+        average = total / n_constant if n_constant else 0.0
+        around = max(squares - total * average, 0.0)  # sum of squares around their mean
+        self.centre, self.share = average, n_constant / n
+        self.register_buffer("average", torch.full((1, n_features), 1 / n, dtype=dtype))
+        self.register_buffer("mean_of_rest", torch.tensor([total / n], dtype=dtype))
+        self.register_buffer("var_of_rest", torch.tensor([eps + around / n], dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis, (..., n_features)."""
-        n = self.n_features + self.n_constant
-        mean = (x.sum(-1, keepdim=True) + self.total) / n
+        # Products with a row of 1 / n: small inputs pay for calls, and `mean` and `var` cost more.
+        mean = F.linear(x, self.average, self.mean_of_rest)
         centred = x - mean
-        spread = centred.square().sum(-1, keepdim=True)  # `torch.var_mean` is 30 times slower
-        spread = spread + self.squares - 2 * self.total * mean + self.n_constant * mean.square()
-        out = centred * torch.rsqrt(spread / n + self.eps)
-        return (
-            out * self.weight if self.bias is None else torch.addcmul(self.bias, out, self.weight)
-        )
+        var = F.linear(centred * centred, self.average, self.var_of_rest)
+        apart = mean - self.centre if self.centre else mean
+        out = centred * torch.addcmul(var, apart, apart, value=self.share).rsqrt()
+        if self.bias is None:
+            return out * self.weight
+        return torch.addcmul(self.bias, out, self.weight)
 
     def extra_repr(self) -> str:
         """Text that `print` shows between the brackets."""
@@ -220,6 +232,7 @@ def _folded(layer: nn.Module, kept: Tensor, gone: Tensor) -> FoldedLayerNorm:
         float(gone.square().sum()) + (old.squares if old else 0.0),
         layer.eps,
         layer.bias is not None,
+        None if layer.weight is None else layer.weight.dtype,
     )
     _fill(new, layer, scale[kept], shift[kept])
     return new
