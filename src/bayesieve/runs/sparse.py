@@ -5,6 +5,7 @@ weights, finds a posterior around them by Laplace, and removes what examples set
 it trains nothing.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -372,7 +373,9 @@ def _sieved(asked: Sieve) -> tuple[Run, SparseModel, Sieved | None]:
         posterior = way.posterior
         if by_evidence:
             scoring, threshold = _evidence(asked)
-            sparse = way.kept(prune_by_evidence(posterior, scoring, threshold=threshold).keep)
+            with warnings.catch_warnings(action="ignore"):  # what it costs is printed
+                alone = prune_by_evidence(posterior, scoring, threshold=threshold)
+            sparse = way.kept(alone.keep)
         else:
             sparse = way.pruned(asked.zeros or 0.0)
         if asked.reestimate_batchnorm:

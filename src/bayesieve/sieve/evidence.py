@@ -8,6 +8,7 @@ References: [Friston]; Marković, Friston and Kiebel (2024).
 """
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -25,12 +26,14 @@ from bayesieve.core.posterior import (
     posterior_of,
     present_entries,
 )
+from bayesieve.core.priors import Normal
 from bayesieve.engines.bmr import Reduction
 from bayesieve.engines.laplace import UnitLaplace
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_probable, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score, second_moment_score
 
+_MUCH = 0.2  # zeros of a posterior whose prior favours none
 PriorStd = float | Literal["empirical"] | Mapping[str, float] | None
 
 
@@ -146,7 +149,8 @@ def prune_by_evidence(
     """Prune every weight whose removal raises the evidence enough; nothing is retrained.
 
     Around weights trained as points (`laplace`) this can ruin the network, because each weight is
-    judged with all others in place: use `sieve_trained` there.
+    judged with all others in place: use `sieve_trained` there. Under a `Normal` prior a large cut
+    comes with a warning.
 
     Args:
         posterior: a factorised posterior; of a sparse model, what was pruned stays pruned.
@@ -171,7 +175,16 @@ def prune_by_evidence(
     whole = _factorised(posterior_of(posterior))
     whole = replace(whole, logit_inclusion=scoring(whole))
     start = SparseModel(whole, posterior.keep) if isinstance(posterior, SparseModel) else whole
-    return prune(start, keep_probable(threshold, allow_empty_layers))
+    sparse = prune(start, keep_probable(threshold, allow_empty_layers))
+    if isinstance(whole.prior, Normal) and sparse.zeros > _MUCH:
+        warnings.warn(
+            f"prune_by_evidence: {sparse.zeros:.0%} of the weights go by the evidence of each "
+            "alone, and what that costs was not measured: weights that stand in for each other "
+            "are missed together. Compare `evaluate` before and after, or use sieve_trained, "
+            "which stops at a stated loss.",
+            stacklevel=2,
+        )
+    return sparse
 
 
 def prune_units_by_evidence(

@@ -1,5 +1,6 @@
 """Post-hoc Bayesian model reduction: which weights go, how they are counted, what is reported."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,7 @@ from bayesieve.sieve.evidence import (
 from bayesieve.sieve.rules import keep_zeros
 from problems import known_support, normal, run
 
+pytestmark = pytest.mark.filterwarnings("ignore:prune_by_evidence")
 N_WEIGHTS = 20  # of the network below; then 4 + 2 biases
 
 
@@ -61,6 +63,14 @@ def test_the_spike_and_slab_prior_gives_its_own_change():
     expected = density.log_prob(torch.zeros(26)) - prior.log_prob(zero)
     found = weight_evidence().evidence(posterior)
     torch.testing.assert_close(found, expected)
+
+
+def test_a_large_cut_under_a_normal_prior_says_that_nothing_was_measured():
+    with pytest.warns(UserWarning, match="sieve_trained"):
+        prune_by_evidence(posterior_of())
+    with warnings.catch_warnings(action="error"):
+        prune_by_evidence(posterior_of(SpikeSlab(1.0, 0.1)))
+        prune_by_evidence(posterior_of(n_supported=N_WEIGHTS))
 
 
 @pytest.mark.parametrize("rule", ["hierarchical", "savage-dickey"])

@@ -61,6 +61,7 @@ def test_a_loss_of_0_still_removes_what_no_example_misses():
     assert found.model.keep.tolist() == [True, False, True, False]
 
 
+@pytest.mark.filterwarnings("ignore:prune_by_evidence")
 def test_evidence_alone_would_ruin_what_this_does_not():
     """Thirty copies of one input share its effect: each is superfluous, all together are not."""
     x = normal(400, 1, seed=0).float().expand(-1, 30) + 0.05 * normal(400, 30, seed=2).float()
