@@ -2,6 +2,8 @@
 
 import json
 import os
+import struct
+import webbrowser
 
 import pytest
 import torch
@@ -68,6 +70,37 @@ def test_a_page_a_card_and_the_data(pruned, tmp_path):
         "posterior.safetensors", "config.json", "metrics.json", "curve.json",
     }  # fmt: skip
     assert card.read_text().startswith("---\nlibrary_name: bayesieve")
+
+
+def test_a_picture_of_the_headline_is_drawn_without_a_browser(pruned, tmp_path):
+    card = tmp_path / "card.png"
+    ok("report", pruned, "--points", 5, "-o", tmp_path / "r.html", "--card-image", card)
+    assert struct.unpack(">II", card.read_bytes()[16:24]) == (1200, 630)
+    for runs, name in (((pruned,), "card.jpg"), ((pruned, pruned), "card.png")):
+        given = ("report", *runs, "-o", tmp_path / "r.html", "--card-image", tmp_path / name)
+        assert "of one run, and a PNG" in refused(2, *given)
+
+
+def test_open_makes_a_page_that_is_missing_and_shows_it(pruned, monkeypatch):
+    shown = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: not shown.append(address))
+    (pruned / "report.html").unlink(missing_ok=True)
+    for _ in range(2):  # the second time it is there
+        assert ok("open", pruned).stdout.strip() == str(pruned / "report.html")
+    assert shown == [(pruned / "report.html").as_uri()] * 2
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+    assert "no browser was found" in ok("open", pruned / "report.html").stderr
+    assert "is not a run folder" in refused(2, "open", pruned.parent / "none")
+
+
+def test_watch_shows_where_a_run_is(dense):
+    seen = as_json("watch", dense)
+    assert (seen["epoch"], seen["epochs"], seen["finished"]) == (5, 5, True)
+    assert seen["seconds_left"] == 0
+    text = ok("watch", dense, "--once").stdout
+    assert text.startswith(f"{dense}: epoch 5 of 5, 100 %")
+    assert "log-likelihood" in text
+    assert "is not a run folder" in refused(2, "watch", dense.parent)
 
 
 def test_what_was_collected_once_is_not_computed_again(pruned, tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ Case = Callable[[], object]
 BATCHES = (1, 64)
 _CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 _BURST = 2e-3  # seconds a candidate runs before the next one's turn
+_BUSY = 1.2  # wall time over processor time, from which the machine was busy
 _MOST_REPEATS = 1000
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
@@ -276,6 +277,8 @@ def profile(
             batch, counted operation by operation; not the memory of the process, which the
             allocator's reserves blur.
         latency_ms_batch_N: median milliseconds of a call, for each batch size N.
+        spread_ms_batch_N: quartiles of these times.
+        busy: whether other work took the processor away while all were timed.
 
     Example:
         >>> dense, small = nn.Linear(8, 4), nn.Linear(8, 1)
@@ -289,11 +292,16 @@ def profile(
     modules = [model for model in models.values() if isinstance(model, nn.Module)]
     rows: dict[str, dict[str, Any]] = {name: {} for name in models}
     with evaluating(*modules), torch.no_grad():
-        times = median_times(models, example, rounds=rounds, clock=clock, batches=batches)
+        watch = Stopwatch()
+        times = all_times(models, example, rounds=rounds, clock=clock, batches=batches)
+        busy = watch.busy
         largest = resized(example, max(batches))
         for name, model in models.items():
             rows[name] = {"name": name, **dict.fromkeys(_COUNTS), **_counts(model, largest)}
-            rows[name] |= {f"latency_ms_batch_{n}": ms for n, ms in times[name].items()}
+            for n, turns in times[name].items():
+                low, middle, high = quartiles(turns)
+                rows[name] |= {f"latency_ms_batch_{n}": middle, f"spread_ms_batch_{n}": [low, high]}
+            rows[name]["busy"] = busy
     units = [row["units"] for row in rows.values() if row["units"] is not None]
     for name, row in rows.items():
         if row["units"] is not None:
@@ -330,19 +338,59 @@ def _sizes(data: bytes) -> dict[str, int]:
     return {"bytes": len(data), "gzip_bytes": len(gzip.compress(data, mtime=0))}
 
 
-def median_times(
+def all_times(
     models: Mapping[str, Candidate],
     example: Tensor,
     *,
     rounds: int = 15,
     clock: ClockName = "wall",
     batches: Sequence[int] = BATCHES,
-) -> dict[str, dict[int, float]]:
-    """Median milliseconds of a call by candidate and batch size, candidates taking turns."""
-    times: dict[str, dict[int, float]] = {name: {} for name in models}
+) -> dict[str, dict[int, list[float]]]:
+    """Milliseconds of every turn by candidate and batch size, candidates taking turns."""
+    times: dict[str, dict[int, list[float]]] = {name: {} for name in models}
     for n in batches:
         x = resized(example, n)
         cases = {name: partial(model, x) for name, model in models.items()}
-        for name, rounds_ms in interleaved(cases, rounds=rounds, clock=clock).items():
-            times[name][n] = statistics.median(rounds_ms)
+        for name, turns in interleaved(cases, rounds=rounds, clock=clock).items():
+            times[name][n] = turns
     return times
+
+
+def quartiles(times: Sequence[float]) -> tuple[float, float, float]:
+    """The lower quartile, median and upper quartile of some times; one time is all three.
+
+    Example:
+        >>> quartiles([1.0, 2.0, 4.0]), quartiles([3.0])
+        ((1.5, 2.0, 3.0), (3.0, 3.0, 3.0))
+    """
+    if len(times) == 1:
+        return times[0], times[0], times[0]
+    low, middle, high = statistics.quantiles(times, n=4, method="inclusive")
+    return low, middle, high
+
+
+class Stopwatch:
+    """Tells whether other work took the processor away since it was made."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    @property
+    def busy(self) -> bool:
+        """Whether more than a sixth of the time went to others."""
+        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        return wall > _BUSY * cpu
+
+
+def median_times(
+    models: Mapping[str, Candidate],
+    example: Tensor,
+    *,
+    rounds: int = 15,
+    clock: ClockName = "wall",
+) -> dict[str, dict[int, float]]:
+    """Median milliseconds of a call by candidate and batch size, candidates taking turns."""
+    return {
+        name: {n: statistics.median(turns) for n, turns in by_batch.items()}
+        for name, by_batch in all_times(models, example, rounds=rounds, clock=clock).items()
+    }

@@ -5,6 +5,9 @@ Flags come from the options of a command, in `runs.options`; the work is done in
 
 import csv
 import json
+import sys
+import time
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from bayesieve.cli.flags import OF_RUNS, command
 from bayesieve.runs import options
 from bayesieve.runs.config import plain_value
 from bayesieve.runs.folder import PAGE, RunFolder
-from bayesieve.runs.text import evaluation_rows, with_draws
+from bayesieve.runs.text import evaluation_rows, watched_lines, with_draws
 from bayesieve.text import as_bytes, as_percent, certificate_rows, sparkline
 
 _PREDICTED, _INPUTS = 5, 20  # rows shown
@@ -137,7 +140,9 @@ def _show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
     print_quality("Test set, mean weights", rows)
     note(f"error against sparsity: {folder.path / 'curve.json'}")
     print(folder.to_read)
-    print(f"next: bayesieve report {folder.path} (a page to try it), bayesieve compact --help")
+    if (folder.path / PAGE).is_file():
+        print(f"open in a browser: {folder.path / PAGE}")
+    print(f"next: bayesieve compact {folder.path} --out {folder.path}-small")
 
 
 @command(options.Sieve, "sieve own.safetensors --net mlp:24 --data digits --out s")
@@ -308,8 +313,14 @@ def profile(asked: options.Profile, result: dict[str, Any]) -> None:
         table = [(name, *(column[name] for column in columns)) for name in columns[0]]
         print_table(folder, ("", *forms), table)
     plural = "thread" if asked.threads == 1 else "threads"
-    print(f"milliseconds: median, all forms of all folders in turns, {asked.clock} time, "
-          f"{asked.threads} {plural}")  # fmt: skip
+    print(
+        "weights, delivered: kept weights and their places, as a bundle stores them. as a file:\n"
+        "safetensors with every zero, model.safetensors of a bundle, or the ONNX file.\n"
+        f"ms: median of {asked.rounds} turns, all forms of all folders in turns; ±: half the way "
+        f"between\ntheir quartiles; {asked.clock} time, {asked.threads} {plural}."
+    )
+    if any(row["busy"] for row in result["rows"]):
+        note("the machine was busy: other work took the processor away. Measure again.")
 
 
 def _column(row: dict[str, Any]) -> dict[str, str]:
@@ -321,13 +332,17 @@ def _column(row: dict[str, Any]) -> dict[str, str]:
         "MACs": row["macs"],
         "non-zero MACs": row["nonzero_macs"],
     }
-    sizes = {"bytes": row["bytes"], "gzip": row["gzip_bytes"], "peak memory": row["peak_bytes"]}
-    batch = "latency_ms_batch_"
-    times = {
-        f"ms, batch {name.removeprefix(batch)}": f"{ms:.4f}"
-        for name, ms in row.items()
-        if name.startswith(batch)
+    sizes = {
+        "weights, delivered": row["delivered_bytes"],
+        "as a file": row["bytes"],
+        "  with gzip": row["gzip_bytes"],
+        "peak memory": row["peak_bytes"],
     }
+    batch, times = "latency_ms_batch_", {}
+    for size in (name.removeprefix(batch) for name in row if name.startswith(batch)):
+        low, high = row[f"spread_ms_batch_{size}"]
+        times[f"ms, batch {size}"] = f"{row[batch + size]:.4f}"
+        times[f"  ±, batch {size}"] = f"{(high - low) / 2:.4f}"
     shown = {name: "" if n is None else f"{n:,}" for name, n in counts.items()}
     return shown | {name: "" if n is None else as_bytes(n) for name, n in sizes.items()} | times
 
@@ -341,11 +356,34 @@ def report(asked: options.Report, result: dict[str, Any]) -> None:
         if not run["embedded"]:
             why = run["not_embedded"].rstrip(".")
             note(f"{run['name']}: the network is not inside the page: {why}.")
-    for path in (asked.card, asked.data):
+    for path in (asked.card, asked.card_image, asked.data):
         if path is not None:
             print(path)
     size = as_bytes(result["bytes"])
     print(f"{result['report']} ({size}): open it in a browser, it needs no network")
+
+
+@command(options.Open, "open runs/a")
+def open(asked: options.Open, result: dict[str, Any]) -> None:
+    """Say where the page is, and whether a browser took it."""
+    print(result["page"])
+    if not result["opened"]:
+        note("no browser was found here: open the file in one.")
+
+
+@command(options.Watch, "watch runs/a")
+def watch(asked: options.Watch, result: dict[str, Any]) -> None:
+    """Print where a run stands; on a terminal again every second until it is finished."""
+    from rich.live import Live
+    from rich.text import Text
+
+    live = sys.stdout.isatty() and not asked.once
+    with Live(auto_refresh=False) as view, suppress(KeyboardInterrupt):  # Ctrl-C ends the view
+        view.update(Text("\n".join(watched_lines(result))), refresh=True)
+        while live and not result["finished"]:
+            time.sleep(1)
+            result = asked()
+            view.update(Text("\n".join(watched_lines(result))), refresh=True)
 
 
 @command(options.Compare, "compare --data digits --epochs 20 --out runs/compare")

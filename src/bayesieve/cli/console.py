@@ -3,9 +3,11 @@
 import json
 import logging
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -14,6 +16,8 @@ from bayesieve.runs.text import quality_header, quality_row
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Row = Sequence[str]
+_QUIET = 2.0  # seconds before a command says that it is at work
+_CLEAR = "\r\x1b[K"  # back to the beginning of an empty line
 
 
 def note(text: str) -> None:
@@ -22,10 +26,48 @@ def note(text: str) -> None:
 
 
 @contextmanager
+def heartbeat(command: str) -> Iterator[None]:
+    """Show on a terminal, from the third second on, for how long a command has been at work.
+
+    The line gives way to the bar of a training run and to remarks, and is gone at the end.
+    """
+    if not sys.stderr.isatty():
+        yield
+        return
+    started, over = time.monotonic(), threading.Event()
+
+    def beat() -> None:
+        wait = _QUIET
+        while not over.wait(wait):
+            wait = 1.0
+            bars = sys.modules.get("bayesieve.training.progress")  # loaded if anything trains
+            if bars is None or not bars.Bar.shown:
+                passed = time.monotonic() - started
+                print(f"{_CLEAR}{command}: {passed:.0f} s", end="", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+
+class _Remarks(logging.StreamHandler[TextIO]):
+    """Writes remarks on lines of their own, over the line of the heartbeat."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        clear = _CLEAR if self.stream.isatty() else ""
+        return clear + super().format(record)
+
+
+@contextmanager
 def remarks_shown() -> Iterator[None]:
     """Print what `bayesieve.runs` logs as remarks while a command runs."""
     logger = logging.getLogger("bayesieve.runs")
-    level, handler = logger.level, logging.StreamHandler(sys.stderr)
+    level, handler = logger.level, _Remarks(sys.stderr)
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if rank_of_process() else logging.INFO)
     try:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 
 from bayesieve.cli import ended_at_once
-from bayesieve.cli.console import JsonFlag, print_json
+from bayesieve.cli.console import JsonFlag, heartbeat, print_json
 from bayesieve.cli.layout import HelpAll
 from bayesieve.engines.config import flag_name
 from bayesieve.errors import UsageError
@@ -57,7 +57,8 @@ def command(
                     f"{show.__name__}: only `train` divides its work among the processes of "
                     "torchrun; start this command without it."
                 )
-            result = asked()
+            with heartbeat(show.__name__.replace("_", "-")):
+                result = asked()
             if rank_of_process() > 0:
                 return  # the first process tells the result
             if json:

@@ -14,10 +14,10 @@ USUAL = frozenset(
 # Groups of commands, in the order of the help.
 GROUPS = {
     "Start": ("demo", "data", "doctor", "version", "scratch"),
-    "Train": ("train", "fit-table", "select", "compare", "sweep", "runs"),
+    "Train": ("train", "watch", "fit-table", "select", "compare", "sweep", "runs"),
     "Sieve": ("prune", "sieve", "compact"),
     "Deliver": ("export", "predict", "verify", "profile"),
-    "Evidence": ("report", "evaluate", "certify", "attack", "reproduce"),
+    "Evidence": ("report", "open", "evaluate", "certify", "attack", "reproduce"),
 }
 _ALL = "--help-all"
 

@@ -119,12 +119,42 @@ def _list(results: Path, *, json: bool) -> None:
     if json:
         print_json(rows)
         return
-    for source, members in groupby(rows, key=lambda row: row["source"]):
-        _print_source(source, list(members))
+    papers = {source: list(own) for source, own in groupby(rows, key=lambda row: row["source"])}
+    _print_counts(papers)
+    for source, members in papers.items():
+        _print_source(source, members)
     done = sum(row["ours"] is not None for row in rows)
     told = (
         f"{done} of {len(rows)} rows have a number of ours. --json shows every row by name, with "
         "seeds, device, seconds, date and command. `bayesieve reproduce STUDY --quick` runs one."
+    )
+    print(textwrap.fill(told, 80))
+
+
+_COUNTED = {  # columns of the first screen, and the states of rows that each counts
+    "reached": ("reached", "met"),
+    "within ±": ("reached within error", "met within error"),
+    "better?": ("error unknown",),
+    "worse": ("worse", "missed"),
+    "no aim": ("measured",),
+    "none": ("to be measured", "no data"),
+}
+
+
+def _print_counts(papers: Mapping[str, list[dict[str, Any]]]) -> None:
+    """One screen: how many rows of each paper are reached, missed or without a number."""
+    from studies.reproduce.table import counts
+
+    cells = []
+    for source, rows in {**papers, "all": [row for own in papers.values() for row in own]}.items():
+        known = counts(rows)
+        numbers = [sum(known.get(kind, 0) for kind in kinds) for kinds in _COUNTED.values()]
+        cells.append((_folded(source, width=16), str(len(rows)), *(str(n or "") for n in numbers)))
+    print_table("Our numbers beside each paper's", ("", "rows", *_COUNTED), cells)
+    told = (
+        "reached: as good, its 95 % interval too. within ±: its interval holds the paper's. "
+        "better?: better, but by one seed. no aim: the paper has no number for it. none: not "
+        "measured."
     )
     print(textwrap.fill(told, 80))
 

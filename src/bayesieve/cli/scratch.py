@@ -10,6 +10,7 @@ from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.cli.reproduce import require_studies
 from bayesieve.errors import UsageError
 from bayesieve.files import check_output
+from bayesieve.text import as_percent
 
 _CLASSES = {
     "activation": {"relu": "ReLU", "sigmoid": "Sigmoid", "tanh": "Tanh", "linear": "Linear"},
@@ -77,7 +78,8 @@ def train(
         dtype=dtype,  # type: ignore[arg-type]
         seed=seed,
     )
-    note(f"{net}")
+    sizes = "-".join(str(n) for n in (splits["train"][0].shape[1], *layers, n_classes))
+    note(f"network {sizes}, {activation}, {loss}; {optimiser}, {epochs} epochs of {data}")
     history = net.train(*splits["train"], plan, splits["val"])
     if figure is not None:
         from bayesieve.assess.figures import training_curves
@@ -91,13 +93,17 @@ def train(
     report = scratch.classification_report(
         splits["test"][1], net.predict(splits["test"][0]), n_classes
     )
+    accuracies = {name: net.evaluate(*part).accuracy for name, part in splits.items()}
     if json:
-        accuracies = {name: net.evaluate(*part).accuracy for name, part in splits.items()}
         print_json({"net": repr(net), "accuracy": accuracies, "train_loss": history.train_loss,
                     "val_loss": history.val_loss})  # fmt: skip
         return
     print(report)
-    print(f"{history}")
+    words = {"train": "training", "val": "held-out", "test": "test"}
+    right = ", ".join(f"{words[name]} {as_percent(value)}" for name, value in accuracies.items())
+    last = history.records[-1]
+    print(f"loss: training {last.train_loss:.4g}, held-out {last.val_loss:.4g}")
+    print(f"result: accuracy {right}")
 
 
 @scratch_app.command("study", epilog="Example: bayesieve scratch study --quick")

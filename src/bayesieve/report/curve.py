@@ -7,17 +7,15 @@ weights is left. Positions are evenly spaced in the logarithm of what is kept.
 import math
 import platform
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import BATCHES, count_macs, evaluating, interleaved, resized
+from bayesieve.assess.costs import BATCHES, Stopwatch, all_times, count_macs, evaluating
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
@@ -34,7 +32,6 @@ from bayesieve.sieve.scores import score_of
 
 _EXAMPLES = 64
 _ROUNDS = 15
-_BUSY = 1.2  # wall time over processor time, from which the machine was busy
 _QUALITY = ("error", "rmse", "nll", "ece", "coverage_90")
 
 
@@ -124,32 +121,26 @@ def _times(
                     runtime = as_runtime(small, example)
                     candidates |= {"runtime dense": as_runtime(full, example)}
                     candidates |= {"runtime sieved": runtime}
-            wall, cpu = time.perf_counter(), time.process_time()
-            rounds = {
-                n: interleaved(
-                    {
-                        name: partial(model, resized(example, n))
-                        for name, model in candidates.items()
-                    },
-                    rounds=_ROUNDS,
-                    clock="cpu",
-                )
-                for n in BATCHES
-            }
-            busy = time.perf_counter() - wall > _BUSY * (time.process_time() - cpu)
+            watch = Stopwatch()
+            times = all_times(candidates, example, rounds=_ROUNDS, clock="cpu")
+            busy = watch.busy
     finally:
         torch.set_num_threads(threads)
 
     def medians(name: str) -> Json | None:
         if name not in candidates:
             return None
-        return {str(n): short(statistics.median(times[name]), 4) for n, times in rounds.items()}
+        return {str(n): short(statistics.median(turns), 4) for n, turns in times[name].items()}
 
     where = "runtime" if "runtime sieved" in candidates else "torch"
     return {
         "latency_ms": {side: medians(f"torch {side}") for side in ("dense", "sieved")},
         "runtime_ms": {side: medians(f"runtime {side}") for side in ("dense", "sieved")},
-        "speedup": _speedup(rounds[BATCHES[-1]], where, busy=busy) if small else None,
+        "speedup": _speedup(
+            {name: turns[BATCHES[-1]] for name, turns in times.items()}, where, busy=busy
+        )
+        if small
+        else None,
     }
 
 

@@ -61,7 +61,7 @@ def title_of(data: DataSet, zeros: float) -> str:
     """
     target = data.preprocessing.get("target", {}).get("name")
     subject = f"{target} of {data.name}" if len(target or "") > 1 else data.name
-    what = _SETS.get(data.name.lower(), subject)
+    what = _SETS.get(data.name.lower(), subject).replace("uci/", "")
     removed = f"{_share(zeros)} of the weights removed" if zeros else "all weights in use"
     return f"{what[0].upper()}{what[1:]}: {removed}"
 

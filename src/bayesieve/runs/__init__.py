@@ -28,6 +28,7 @@ demo = _as_function(_options.Demo)
 evaluate = _as_function(_options.Evaluate)
 export = _as_function(_options.Export)
 fit_table = _as_function(_options.FitTable)
+open_page = _as_function(_options.Open)
 pool_runs = _as_function(_options.Pool)
 predict = _as_function(_options.Predict)
 profile = _as_function(_options.Profile)
@@ -38,12 +39,13 @@ sieve = _as_function(_options.Sieve)
 sweep: _Callable[..., dict[str, Any]] = _as_function(_options.Sweep)
 train: _Callable[..., dict[str, Any]] = _as_function(_options.Train)
 verify = _as_function(_options.Verify)
+watch = _as_function(_options.Watch)
 
 _HOME = {"Run": "run", "load": "run", "pool": "run"}
 __all__ = [
     "RunConfig", "attack", "certify", "compact", "compare", "demo", "evaluate", "export",
-    "fit_table", "pool_runs", "predict", "profile", "prune", "report", "select", "sieve",
-    "sweep", "train", "verify", *_HOME,
+    "fit_table", "open_page", "pool_runs", "predict", "profile", "prune", "report", "select",
+    "sieve", "sweep", "train", "verify", "watch", *_HOME,
 ]  # fmt: skip
 
 

@@ -521,6 +521,9 @@ class Report(_Trusting):
         "Test on the first so many examples: for large networks on a CPU.", check=check_positive
     )
     card: Place | None = option("Write a Markdown model card here too.")
+    card_image: Place | None = option(
+        "Write a picture of 1200x630 pixels of the headline too, as PNG: for links and slides."
+    )
     data: Place | None = option("Write the data behind the page as JSON too.")
     check: bool = option("End with exit code 1 if a check of the page fails.", False)
     device: str = option(_DEVICE, "auto")
@@ -529,6 +532,24 @@ class Report(_Trusting):
         """1 if --check was given and a check failed."""
         verdicts = [row["verdict"] for run in result["runs"] for row in run["checks"]]
         return int(self.check and "fail" in verdicts)
+
+
+@dataclass(frozen=True)
+class Open(_Trusting):
+    """Open the page of a run in the browser, and make it first if there is none."""
+
+    work: ClassVar[str] = "page.open_page"
+    run: Place = argument("Run folder, or a page of `report`.", metavar="RUN")
+    device: str = option(_DEVICE, "auto")
+
+
+@dataclass(frozen=True)
+class Watch(Options):
+    """Show how far a run is while it trains, from another terminal; Ctrl-C ends only the view."""
+
+    work: ClassVar[str] = "watching.watch"
+    run: Place = argument("Run folder of `train`, under way or finished.", metavar="RUN")
+    once: bool = option("Show where it is now, and end.", False)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import json
 import re
 import time
+import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+from bayesieve.assess.figures import headline_card
 from bayesieve.core.posterior import Model
 from bayesieve.deliver.card import report_card
 from bayesieve.errors import BayesieveError, UsageError
@@ -21,10 +23,11 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD, all_settings
 from bayesieve.runs.folder import PAGE, RunFolder
-from bayesieve.runs.options import Report
+from bayesieve.runs.options import Open, Report
 from bayesieve.runs.run import load_finished, parent_of, usual_score
 from bayesieve.runs.text import note
 from bayesieve.sieve.scores import SCORES, ScoreName
+from bayesieve.text import as_bytes, as_percent
 
 _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
@@ -42,7 +45,10 @@ def report(asked: Report) -> dict[str, Any]:
     compared = None if asked.before is None else RunFolder(Path(asked.before))
     for folder in (*folders, *([compared] if compared else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
-    outputs = {"--out": target, "--card": card, "--data": data}
+    picture = None if asked.card_image is None else Path(asked.card_image)
+    if picture is not None and (len(runs) > 1 or picture.suffix != ".png"):
+        raise UsageError("--card-image is of one run, and a PNG file: --card-image card.png.")
+    outputs = {"--out": target, "--card": card, "--card-image": picture, "--data": data}
     _check_outputs({f: Path(path) for f, path in outputs.items() if path is not None}, folders)
     sources = [
         read_source(folder, asked.device, asked.test_examples, compared, trust=asked.trust)
@@ -65,14 +71,30 @@ def report(asked: Report) -> dict[str, Any]:
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, content, folders)
+    if picture is not None:
+        _draw_card(collected["runs"][0], picture)
     return {
         "report": str(target),
         "bytes": len(text.encode()),
         "seconds": round(seconds, 3),
         "card": None if card is None else str(card),
+        "card_image": None if picture is None else str(picture),
         "data": None if data is None else str(data),
         "runs": [_summary(run) for run in collected["runs"]],
     }
+
+
+def open_page(asked: Open) -> dict[str, Any]:
+    """Show the page of a run in a browser; makes it first where a run has none."""
+    place = Path(asked.run)
+    page = place if place.is_file() else place / PAGE
+    if page.suffix != ".html":
+        raise UsageError(f"open: {page} is no page; give a run folder or an HTML file.")
+    if not page.is_file():
+        RunFolder(place).read_config()  # names a folder that is no run
+        note(f"{place} has no page yet: making it")
+        Report([place], device=asked.device, trust=asked.trust)()
+    return {"page": str(page), "opened": webbrowser.open(page.resolve().as_uri())}
 
 
 def add_page(folder: RunFolder, device: str, *, trust: bool) -> None:
@@ -123,6 +145,32 @@ def _write(path: Path, content: str, folders: Sequence[RunFolder]) -> None:
     with home.locked():
         home.write(path.name, content)
         home.seal()
+
+
+def _draw_card(run: Json, path: Path) -> None:
+    """Write the headline of a run as a picture."""
+    head, points = run["headline"], run["curve"]["points"]
+    before, after, speedup = head["before"], head["after"], head["speedup"]
+    quality = head["sampled"] if head["way"] == "sampled" else after["quality"]
+    key, name = ("rmse", "RMSE") if run["task"] == "regression" else ("error", "test error")
+    value = f"{quality[key]:.4g}" if key == "rmse" else as_percent(quality[key])
+    numbers = [
+        (f"parameters, of {before['parameters']:,}", f"{after['weights']:,}"),
+        ("size of the weights", as_bytes(after["bytes"] or 4 * after["weights"])),
+        (name, value),
+    ]
+    if any(row["name"] == "speed" and row["verdict"] == "pass" for row in run["checks"]):
+        where = "bayesieve's runtime" if speedup["where"] == "runtime" else "torch"
+        numbers.append((f"as fast in {where}", f"{speedup['ratio']:.2g}×"))
+    headline_card(
+        path,
+        title=run["title"],
+        sentence=run["reading"][0],
+        checks=[(row["question"], row["verdict"]) for row in run["checks"]],
+        numbers=numbers,
+        curve=[(max(1 - p["zeros"], 1e-9), p[key], p["safe"]) for p in points],
+        metric="RMSE" if key == "rmse" else "test error",
+    )
 
 
 def _summary(run: Json) -> Json:

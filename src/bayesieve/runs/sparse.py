@@ -39,7 +39,7 @@ from bayesieve.runs.run import (
     usual_score,
 )
 from bayesieve.runs.summary import write_summary
-from bayesieve.runs.text import warn
+from bayesieve.runs.text import note, warn
 from bayesieve.sieve.evidence import evidence_report, prune_by_evidence, weight_evidence
 from bayesieve.sieve.prune import prune as prune_model
 from bayesieve.sieve.prune import reestimate_batchnorm
@@ -73,6 +73,7 @@ def prune(asked: Prune) -> dict[str, Any]:
     if asked.finetune and is_factory(run.config.net.name) and not asked.trust:
         check_trainable(source)
     score = asked.score or usual_score(run.model)
+    note(f"ranking {run.model.layout.n_sparse:,} weights, and what every sparsity costs")
     sparse = prune_model(run.model, _rule(asked, score, run.data.test.x[:1]))
     curve = curve_of(run.model, run.data.test, score)
     history: list[dict[str, Any]] = []
@@ -222,6 +223,7 @@ def _write(
     `write_summary`.
     """
     folder, data = RunFolder(Path(asked.out)), run.data
+    note(f"testing on {len(data.test):,} examples")
     before = numbers(evaluate(run.model, data.test), run.model)
     result = numbers(evaluate(sparse, data.test), sparse)
     metrics = {**result, "dense": before, "curve": curve, **(more or {})}
@@ -246,6 +248,10 @@ def _write(
             figures=asked.figures,
             **about,
         )
+        if asked.figures:
+            from bayesieve.runs.page import add_page  # here: it loads all that a page needs
+
+            add_page(folder, asked.device, trust=getattr(asked, "trust", False))
     return metrics
 
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from bayesieve.text import as_bytes, as_percent
+from bayesieve.text import as_bytes, as_percent, sparkline
 
 _LOG = logging.getLogger("bayesieve.runs")
 
@@ -86,6 +86,40 @@ def evaluation_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         for key, name, kind, meaning in _NAMED
         if result.get(key) is not None and (result["samples"] or key not in _OF_DRAWS)
     ]
+
+
+_COURSES = {  # numbers of an epoch, in words
+    "elbo": "evidence lower bound", "log_lik": "log-likelihood", "kl": "KL to the prior",
+    "zeros": "zeros", "lr_scale": "learning rate, of its start", "val_nll": "NLL, held out",
+    "val_error": "error, held out", "val_log_lik": "log-likelihood, held out",
+}  # fmt: skip
+_SHARES = ("zeros", "val_error", "lr_scale")
+
+
+def watched_lines(seen: Mapping[str, Any]) -> list[str]:
+    r"""Lines of `watch`, in at most 80 columns: a bar, and one line per recorded number.
+
+    Example:
+        >>> seen = {"run": "runs/a", "finished": False, "epoch": 3, "epochs": 4, "seconds": 9.0,
+        ...         "seconds_left": 3.0, "numbers": {"zeros": {"now": 0.9, "course": [0.1, 0.9]}}}
+        >>> print("\n".join(watched_lines(seen)))
+        runs/a: epoch 3 of 4, 75 %, 9 s, 3 s left
+        zeros                       90.00 %     ▁█
+    """
+    done, of = seen["epoch"], seen["epochs"]
+    parts = [f"epoch {done}" + (f" of {of}, {done / of:.0%}".replace("%", " %") if of else "")]
+    parts.append(f"{seen['seconds']:.0f} s")
+    if seen["finished"]:
+        parts.append("finished")
+    elif seen["seconds_left"] is not None:
+        parts.append(f"{seen['seconds_left']:.0f} s left")
+    lines = [f"{seen['run']}: {', '.join(parts)}"]
+    for name, row in seen["numbers"].items():
+        now, course = row["now"], row["course"]
+        low, word = min(course), _COURSES.get(name, name.replace("_", " "))
+        value = as_percent(now) if name in _SHARES else f"{now:.5g}"
+        lines.append(f"{word:<28}{value:<12}{sparkline([v - low for v in course])}")
+    return lines
 
 
 def with_draws(result: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

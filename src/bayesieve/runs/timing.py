@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from bayesieve.assess.costs import Candidate
 from bayesieve.assess.costs import profile as profile_candidates
 from bayesieve.core.posterior import SparseModel
-from bayesieve.deliver.bundle import Bundle, example_input
+from bayesieve.deliver.bundle import Bundle, example_input, stored_bytes
 from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
@@ -76,6 +76,10 @@ def profile(asked: Profile) -> dict[str, Any]:
             if path.is_file():
                 files[f"{folder} onnxruntime"] = path
         rows = profile_candidates(candidates, example, files=files, rounds=rounds, clock=clock)
+    for row in rows:
+        folder, _, kind = row["name"].rpartition(" ")
+        form = networks[folder].get(kind)
+        row["delivered_bytes"] = None if form is None else stored_bytes(form)
     return {
         "clock": clock,
         "threads": threads,

@@ -5,13 +5,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from bayesieve.training.options import Progress
 
 
 class Bar:
     """Counts steps and shows the latest numbers; without a display it does nothing."""
+
+    shown: ClassVar[bool] = False  # whether one is on the screen, which nobody else writes to then
 
     def __init__(self, display: Any = None, task: Any = None) -> None:
         self._display = display
@@ -28,7 +30,8 @@ class Bar:
             return
         fields = [f"epoch {row['epoch']}/{n_epochs}"]
         fields.append(f"log-lik {_first(row['log_lik']) / n_data:.3f}")
-        fields += [f"{key} {_first(row[key]):.4g}" for key in ("val_error", "zeros") if key in row]
+        shares = {"val_error": "error", "zeros": "zeros"}  # of them percent are read
+        fields += [f"{shares[key]} {100 * _first(row[key]):.3g} %" for key in shares if key in row]
         self._display.update(self._task, description="  ".join(fields))
 
 
@@ -39,12 +42,17 @@ def progress_bar(n_steps: int, done: int, *, shown: bool = True) -> Iterator[Bar
         yield Bar()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Display
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Display(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as display:
-        yield Bar(display, display.add_task("starting", total=n_steps, completed=done))
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=10), TaskProgressColumn())
+    console = Console(stderr=True)
+    Bar.shown = True
+    try:
+        with Display(*columns, TimeRemainingColumn(compact=True), console=console) as display:
+            yield Bar(display, display.add_task("starting", total=n_steps, completed=done))
+    finally:
+        Bar.shown = False
 
 
 def _first(value: float | list[float]) -> float:

@@ -26,6 +26,9 @@ def test_the_list_fits_80_columns_uncut(narrow):
     text = ok("reproduce", "list", "--results", RESULTS).stdout
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "…" not in text
+    first = text.partition("└")[0]  # one screen of counts
+    assert len(first.splitlines()) < 24
+    assert f"all        │  {len(ROWS)} │" in first
     for part in ("table 8 (reproduce sbnn-droprate)", "table 4.1 (reproduce tdamp-mnist)",
                  "rows have a number of ours"):  # fmt: skip
         assert part in text

@@ -19,6 +19,7 @@ FLAGS = ("--data", "digits", "--net", "mlp:8", "--epochs", "1")
 ALIKE = [
     "attack", "certify", "compact", "compare", "demo", "evaluate", "export", "fit_table",
     "predict", "profile", "prune", "report", "select", "sieve", "sweep", "train", "verify",
+    "watch",
 ]  # fmt: skip
 
 

@@ -108,14 +108,17 @@ def test_the_bar_is_silent_without_a_terminal(capsys):
 
 def test_the_bar_shows_the_last_epoch_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "80")
     with progress_bar(10, 4) as bar:
+        assert Bar.shown
         bar.advance()
-        bar.describe(ROW, 3, 10)
+        bar.describe(ROW | {"epoch": 120}, 1200, 10)
+    assert not Bar.shown
     out, err = capsys.readouterr()
     assert out == ""
-    assert "epoch 2/3  log-lik -2.000  val_error 0.25  zeros 0.5" in err
-    assert "5/10" in err
+    assert "epoch 120/1200  log-lik -2.000  error 25 %  zeros 50 %" in err
+    assert "50%" in err
+    assert "…" not in err  # it fits 80 columns
 
 
 def test_numbers_and_settings_are_plain():
