@@ -17,7 +17,8 @@ Rows are method/zeros in %:
 - `map`: AdamW with dropout; `magnitude`: the same, cut gradually by the size of a weight.
 - `sbnn`: spike-and-slab posterior, cut gradually by signal to noise; scored at the mean weights and
   averaged over draws.
-- `units`: the same posterior loses half its heads and hidden units and is compacted.
+- `bmr`: model reduction by evidence, topped up by signal to noise where the evidence removes less.
+- `units`: the same posterior as `sbnn` loses half its heads and hidden units and is compacted.
 - `post-hoc`: the weights of a `map` network with the least |mean| / std of a diagonal Laplace
   posterior, or the smallest ones, are cut without any training.
 
@@ -35,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve import MAP, SBNN, Problem, Schedule, laplace, likelihoods, priors, prune
+from bayesieve import BMR, MAP, SBNN, Problem, Schedule, laplace, likelihoods, priors, prune
 from bayesieve.core.inputs import one_input
 from bayesieve.core.layout import Roles
 from bayesieve.core.network import Network
@@ -44,6 +45,7 @@ from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import Examples
 from bayesieve.data.files import data_root
 from bayesieve.engines import Engine
+from bayesieve.engines.bmr import Reduction
 from bayesieve.errors import DataError
 from bayesieve.nets import gpt
 from bayesieve.nets.gpt import continue_text
@@ -72,11 +74,12 @@ from studies.harness import (
 
 PUBLISHED = 1.4697  # nanoGPT, dense
 TEXT = Path("text") / "tinyshakespeare.txt"
-ROWS = ("map/0", "sbnn/0", "sbnn/90", "sbnn/95", "sbnn/98", "magnitude/90", "magnitude/95",
-        "post-hoc/30", "post-hoc/50", "post-hoc/70", "units/50")  # fmt: skip
+ROWS = ("map/0", "sbnn/0", "sbnn/90", "sbnn/95", "sbnn/98", "bmr/90", "magnitude/90",
+        "magnitude/95", "post-hoc/30", "post-hoc/50", "post-hoc/70", "units/50")  # fmt: skip
 _ROLES = Roles(prune=("positions.weight",))  # a matrix like the others
 _STRIDE = 32
 _INFORMED_BY = 512  # windows that the curvature of a trained network is measured on
+_READ = 8  # windows at once, whose time is taken
 _SAMPLE = 400  # characters of text in the record
 _QUICK_CHARACTERS, _QUICK_STEPS, _QUICK_SAMPLE = 60_000, 60, 40
 _QUICK_ROWS = ("map/0", "sbnn/90", "post-hoc/50", "units/50")
@@ -132,6 +135,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "sbnn/90": {},
     "sbnn/95": {"dropout": 0.1, "kl": 0.03},
     "sbnn/98": {"dropout": 0.1, "kl": 0.03, "lr": 2e-3},
+    "bmr/90": {"lr": 1e-2},
     "magnitude/90": {"steps": 4000},
     "magnitude/95": {"steps": 4000},
     "units/50": {},
@@ -204,9 +208,12 @@ def problem_of(setting: Setting, text: Text, seed: int, device: str) -> Problem:
 
 
 def engine_of(setting: Setting) -> Engine[Any]:
-    """AdamW, or the variational engine."""
+    """AdamW, or a variational engine; BMR's learning rate is in units of its prior's width."""
     if setting.method in ("map", "magnitude", "post-hoc"):
         return MAP(lr=setting.lr, weight_decay=setting.weight_decay)
+    if setting.method == "bmr":
+        reduction = Reduction(start=setting.prune_from, end=setting.prune_until, kl=1.0)
+        return BMR(reduction=reduction, lr=setting.lr, init_std=setting.init_std, local=False)
     prior = priors.SpikeSlab(slab_std=setting.slab_std, spike_std=setting.spike_std, slab_prob=0.5)
     return SBNN(prior, lr=setting.lr, init_std=setting.init_std, local=False)
 
@@ -221,14 +228,20 @@ def pruning_of(setting: Setting, network: Network) -> Pruning | None:
             if name.startswith("blocks")
         }
         return GradualUnits(kept, start, end)  # fmt: skip
-    if setting.method not in ("sbnn", "magnitude") or not setting.zeros:
+    if setting.method not in ("sbnn", "bmr", "magnitude") or not setting.zeros:
         return None
     score: ScoreName = "magnitude" if setting.method == "magnitude" else "snr"
     return GradualPruning(setting.zeros / 100, start, end, score)
 
 
-def train(setting: Setting, text: Text, seed: int, device: str) -> Fit:
-    """Train one network."""
+def train(
+    setting: Setting, text: Text, seed: int, device: str, dense: dict[int, Fit] | None = None
+) -> Fit:
+    """Train one network; `post-hoc` takes that of `map`, which `dense` keeps by seed."""
+    if dense is not None and setting.method in ("map", "post-hoc"):
+        if seed not in dense:
+            dense[seed] = train(setting, text, seed, device)
+        return dense[seed]
     problem = problem_of(setting, text, seed, device)
     schedule = Schedule(lr="cosine", warmup=0.02, kl=setting.kl, compile=setting.compile)
     pruning = pruning_of(setting, problem.network)
@@ -255,33 +268,38 @@ def cut_afterwards(run: Fit, zeros: float, test: Examples) -> dict[str, float]:
 
 
 def small_network(model: SparseModel, example: Tensor) -> dict[str, float]:
-    """Compact a network; its size, and how much faster it reads the window `example`."""
+    """Compact a network; its size, and how much faster it reads windows, (n, context)."""
     whole, small = model.posterior.to_module().eval(), compact(model, example).eval()
     change = report_of(small)
-    before, after = (median_ms(net, example, rounds=20) for net in (whole, small))
-    return {
-        "parameters": change.parameters[1],
-        "difference": change.max_difference,
-        "tokens_per_second": round(1000 * example.numel() / after),
-        "speedup": round(before / after, 2),
-    }
+    found = {"parameters": change.parameters[1], "difference": change.max_difference}
+    for device in dict.fromkeys((example.device.type, "cpu")):
+        there = example.to(device)
+        before, after = (median_ms(net.to(device), there, rounds=20) for net in (whole, small))
+        found[f"tokens_per_second_{device}"] = round(1000 * example.numel() / after)
+        found[f"speedup_{device}"] = round(before / after, 2)
+    return found
 
 
 def run_setting(
-    setting: Setting, text: Text, seeds: int, device: str, n_written: int = _SAMPLE
+    setting: Setting,
+    text: Text,
+    seeds: int,
+    device: str,
+    n_written: int = _SAMPLE,
+    dense: dict[int, Fit] | None = None,
 ) -> Row:
     """Train and score one row, a network per seed; the last one writes some text."""
     began, each, seconds = time.perf_counter(), [], []
     test = windows(text.test, setting.sizes.context, setting.sizes.context)
     for seed in range(seeds):
-        run = train(setting, text, seed, device)
+        run = train(setting, text, seed, device, dense)
         model = run.sparse()
         if setting.method == "post-hoc":
             one = cut_afterwards(run, setting.zeros / 100, test)
         else:
-            one = scores(model, test, draws=isinstance(run.engine, SBNN))
+            one = scores(model, test, draws=not isinstance(run.engine, MAP))
         if setting.method == "units":
-            one |= small_network(model, one_input("char_gpt", run.problem.x)[:1])
+            one |= small_network(model, one_input("char_gpt", run.problem.x)[:_READ])
         each.append(one)
         seconds.append(round(run.seconds, 2))
     beginning = text.test[None, : setting.sizes.context].to(device)
@@ -330,9 +348,11 @@ def main(arguments: list[str] | None = None) -> int:
     text = Text.read(data_root() / TEXT, held_out=options.held_out, few=few)
     run = Run("char_gpt", arguments, options, data="tinyshakespeare",
               settings={"n_characters": len(text.train)})  # fmt: skip
+    dense: dict[tuple[float, ...], dict[int, Fit]] = {}
     for setting in settings(options):
         if run.wants(setting.name, asdict(setting)):
-            row = run_setting(setting, text, options.seeds, options.device, n_written)
+            alike = dense.setdefault((setting.steps, setting.dropout, setting.lr), {})
+            row = run_setting(setting, text, options.seeds, options.device, n_written, alike)
             run.add(row, ("nll", "mc_nll", "ece", "zeros"))
     return run.finish(("nll", "nll_standard_error", "mc_nll", "ece", "mc_ece", "weights"), draw)
 
@@ -342,7 +362,7 @@ def draw(rows: Sequence[Row], folder: Path) -> Path:
     series: dict[str, tuple[list[float], list[float]]] = {}
     for row in sorted(rows, key=lambda row: -row["setting"]["zeros"]):
         method, zeros = row["setting"]["method"], row["setting"]["zeros"]
-        if method in ("sbnn", "magnitude", "post-hoc"):
+        if method in ("sbnn", "bmr", "magnitude", "post-hoc"):
             shares, values = series.setdefault(method, ([], []))
             shares.append(100 - zeros)
             values.append(row["metrics"]["nll"])

@@ -28,7 +28,7 @@ def text(tmp_path, monkeypatch):
 
 def test_every_method_leaves_a_row(text, tmp_path):
     out = tmp_path / "x.json"
-    rows = "map/0,sbnn/90,magnitude/90,post-hoc/50,units/50"
+    rows = "map/0,sbnn/90,magnitude/90,post-hoc/50,units/50,bmr/90"
     arguments = ["--quick", "--steps", "3", "--held-out", "--rows", rows, "--out", str(out)]
     assert char_gpt.main([*arguments, "--figures", str(tmp_path)]) == 0
     record = json.loads(out.read_text())
