@@ -20,7 +20,7 @@ MEMORY := $(shell [ -w /dev/shm ] && df -Pm /dev/shm | awk 'NR == 2 && $$4 > 100
 TESTED := OMP_NUM_THREADS=1 $(addprefix TMPDIR=,$(MEMORY)) $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types format bench calibrate faults ranks clean
+.PHONY: help demo quick test lint types format docs wheel bench calibrate faults ranks zoo clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -73,8 +73,16 @@ zoo: $(STAMP) ## try every architecture, minutes, and write docs/models.md
 	$(BIN)/python docs/make_models_table.py
 	BAYESIEVE_ZOO=whole $(TESTED) -q tests/zoo
 
+# One folder per version. NO_MKDOCS_2_WARNING: the theme's notice about its successor is in docs/dependencies.md.
+docs: $(VENV)/.docs ## build the site into site/VERSION, run its tutorials, check its links
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	$(BIN)/python docs/check_site.py "site/$$($(BIN)/bayesieve --version)"
+
+wheel: $(STAMP) ## build the wheel, install it into a clean environment and run a short demo
+	$(BIN)/python .ci/try_wheel.py
+
 clean: ## remove caches and build outputs; keeps .venv and runs
-	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The demo needs the package alone; everything else its tools and extras too. An existing .venv is
@@ -92,4 +100,8 @@ $(CORE): pyproject.toml constraints.txt
 
 $(STAMP): $(CORE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[dev]"
+	@touch $@
+
+$(VENV)/.docs: $(CORE)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[docs]"
 	@touch $@

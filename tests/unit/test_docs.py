@@ -31,6 +31,9 @@ WITH_CODE = (
     "README.md",
     "docs/quickstart.md",
     "docs/tutorial.md",
+    "docs/tutorials/images.md",
+    "docs/tutorials/table.md",
+    "docs/tutorials/language-model.md",
     "docs/runs.md",
     "docs/uncertainty.md",
     "docs/streams.md",
@@ -47,13 +50,13 @@ def blocks(path: Path, marker: str) -> list[str]:
 
 
 def in_fewer_epochs(code: str) -> str:
-    """The same program with at most six passes over the data or six samples, or a tenth of many."""
+    """The same program with at most six passes or samples, or a tenth of many."""
 
     def fewer(found: re.Match[str]) -> str:
         n = int(found[2])
         return f"{found[1]}={min(n, max(6, n // 10))}"
 
-    return re.sub(r"\b(epochs|bootstrap)=(\d+)", fewer, code)
+    return re.sub(r"\b(epochs|bootstrap|n_sentences)=(\d+)", fewer, code)
 
 
 @pytest.fixture

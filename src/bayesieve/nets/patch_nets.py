@@ -175,4 +175,5 @@ class ViT(nn.Module):
         return self.out(self.norm(self.blocks(x)[:, 0]))
 
 
-mixer, vit = Mixer, ViT  # the names that the other factories go with
+mixer = Mixer  # the names that the other factories go with
+vit = ViT

@@ -1,0 +1,149 @@
+"""The reference of the site: every public name, on the page of its room.
+
+Public are the names of `bayesieve`, of its namespaces and of its rooms, the homes of older names,
+and whatever the documentation imports. mkdocstrings writes each entry from the docstring. Commands
+in Python are functions made at run time, which no reader of source files sees: their entries are
+written here.
+"""
+
+import importlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import bayesieve as bs
+from bayesieve import runs
+from bayesieve.text import markdown_table
+
+ROOMS = {
+    "core": "Problems, likelihoods, priors, posteriors",
+    "data": "Data",
+    "engines": "Engines",
+    "training": "Training",
+    "sieve": "Sieving and compaction",
+    "assess": "Predictions and their quality",
+    "select": "Which inputs matter",
+    "deliver": "Delivery",
+    "estimators": "Estimators for tables",
+    "report": "The page of a model",
+    "runs": "Run folders",
+    "nets": "Networks",
+}
+_ALSO = ("bayesieve.training.fit.Fit", "bayesieve.training.options.Progress")  # given, not called
+# Names of a namespace that are meant for users: its other ones serve its files.
+_OF_NAMESPACE = {"likelihoods": r"[A-Z]", "priors": r"(?!Default)[A-Z]", "rules": r"keep_[^a]"}
+_IMPORT = re.compile(r"^ *from (bayesieve\.[\w.]+) import \(?([\w, \n]+)", re.M)
+_DOTTED = re.compile(r"`(?:bs\.|bayesieve\.)((?:\w+\.)+\w+)")
+
+
+def public_names(pages: list[Path]) -> dict[str, list[str]]:
+    """Dotted names by room, each once: at the top of the package where it is there.
+
+    Args:
+        pages: Markdown files whose imports count too.
+
+    Example:
+        >>> public_names([])["engines"][:2]
+        ['bayesieve.Chain', 'bayesieve.laplace']
+    """
+    top = {f"bayesieve.{home}.{name}": f"bayesieve.{name}" for name, home in bs._HOME.items()}
+    paths = [*top, *_ALSO]
+    for name, pattern in _OF_NAMESPACE.items():
+        module = getattr(bs, name)
+        paths += [f"{module.__name__}.{key}" for key in vars(module) if re.match(pattern, key)]
+    for room in ROOMS:
+        module = importlib.import_module(f"bayesieve.{room}")
+        paths += [f"bayesieve.{room}.{key}" for key in vars(module) if not key.startswith("_")]
+    paths += [f"bayesieve.{_home_of(path)}" for path in bs._MOVED.values() if "." in path]
+    paths += [path for page in pages for path in imported(page.read_text(encoding="utf-8"))]
+    names: dict[str, list[str]] = {room: [] for room in ROOMS}
+    seen = set()
+    for path in paths:
+        thing, room = _find(path), path.split(".")[1]
+        if thing is None or id(thing) in seen or room not in ROOMS or room == "runs":
+            continue
+        seen.add(id(thing))
+        if path.endswith(f".{thing.__name__}"):
+            names[room].append(top.get(path, path))
+        else:  # `gpt` is a second name of `GPT`
+            names[room].append(f"{thing.__module__}.{thing.__name__}")
+    names["runs"] = [f"bayesieve.runs.{name}" for name in runs.__all__]
+    return {room: paths for room, paths in names.items() if paths}
+
+
+def imported(text: str) -> list[str]:
+    """Dotted names of the package that a page imports or names in code.
+
+    Example:
+        >>> imported("    from bayesieve.data import DataSet, Examples")
+        ['bayesieve.data.DataSet', 'bayesieve.data.Examples']
+    """
+    names = [f"{home}.{name}" for home, found in _IMPORT.findall(text)
+             for name in re.findall(r"\w+", found)]  # fmt: skip
+    return names + [f"bayesieve.{_home_of(path)}" for path in _DOTTED.findall(text)]
+
+
+def page(room: str, names: list[str]) -> str:
+    """One page: a heading, then an entry for each name."""
+    head = f"# {ROOMS[room]}\n\n{_about(room)}\n\n"
+    if room != "runs":
+        return head + "\n".join(f"::: {name}\n" for name in names)
+    made = [name for name in names if inspect.isfunction(_find(name)) and _is_command(name)]
+    others = [f"::: {name}\n" for name in names if name not in made]
+    return head + "\n\n".join(_command(name) for name in made) + "\n\n" + "\n".join(others)
+
+
+def overview(names: dict[str, list[str]]) -> str:
+    """The first page of the reference: every name with the first line of its docstring."""
+    parts = [
+        "# Reference",
+        "Every public name, from its docstring. `bs` is `import bayesieve as bs`.",
+    ]
+    for room, paths in names.items():
+        rows = [(f"[`{path.removeprefix('bayesieve.')}`]({room}.md#{path})",
+                 (inspect.getdoc(_find(path)) or "").split("\n")[0]) for path in paths]  # fmt: skip
+        parts += [f"## {ROOMS[room]}", markdown_table(("name", ""), rows, left=2)]
+    return "\n\n".join(parts)
+
+
+def _command(name: str) -> str:
+    """Heading, signature and options of a command in Python."""
+    function = _find(name)
+    text = inspect.getdoc(function) or ""
+    about, _, rest = text.partition("\n\nArgs:\n")
+    options, _, _ = rest.partition("\n\nReturns:")
+    rows = [tuple(line.split(": ", 1)) for line in textwrap.dedent(options).splitlines()]
+    signature = ", ".join(str(one) for one in inspect.signature(function).parameters.values())
+    short = name.rpartition(".")[2]
+    code = textwrap.fill(f"{short}({signature})", 96, subsequent_indent=" " * 4)
+    table = markdown_table(("argument", ""), [(f"`{key}`", what) for key, what in rows], left=2)
+    heading = f'## `{name}` {{: #{name} data-toc-label="{short}" }}'
+    returns = "Returns what the command prints with `--json`, as a dict."
+    return "\n\n".join((heading, f"```python\n{code}\n```", about, table, returns))
+
+
+def _is_command(name: str) -> bool:
+    return "What the command prints with --json." in (inspect.getdoc(_find(name)) or "")
+
+
+def _about(room: str) -> str:
+    return inspect.getdoc(importlib.import_module(f"bayesieve.{room}")) or ""
+
+
+def _home_of(path: str) -> str:
+    """`rules.keep_units` as `sieve.rules.keep_units`."""
+    first, _, rest = path.partition(".")
+    return f"{bs._NAMESPACES.get(first, first)}.{rest}"
+
+
+def _find(path: str) -> Any:
+    """The class or function of ours that a dotted name means; None for anything else."""
+    home, _, name = path.rpartition(".")
+    try:
+        thing = getattr(importlib.import_module(home), name)
+    except (ImportError, AttributeError):
+        return None
+    ours = getattr(thing, "__module__", "").startswith("bayesieve")
+    return thing if ours and (inspect.isclass(thing) or inspect.isfunction(thing)) else None
