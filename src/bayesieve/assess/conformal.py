@@ -49,14 +49,26 @@ def residual_scores(mean: Tensor, std: Tensor, targets: Tensor) -> Tensor:
     return (targets - mean).abs() / std
 
 
-def label_scores(probs: Tensor, labels: Tensor) -> Tensor:
-    """1 - p(label) of each example; probabilities (n, C), labels (n,).
+def label_scores(probs: Tensor, labels: Tensor, ignore: int | None = None) -> Tensor:
+    """1 - p(label) of each example, (n,); where it has several positions, the largest of them.
+
+    Label sets made of such scores hold the labels of all positions of a new example at once.
+
+    Args:
+        probs: (n, C) or, with positions, (n, ..., C).
+        labels: (n,) or (n, ...).
+        ignore: label of positions that do not count, as in `Categorical`.
 
     Example:
         >>> label_scores(torch.tensor([[0.75, 0.25]]), torch.tensor([1]))
         tensor([0.7500])
+        >>> padded = torch.tensor([[0, 1, -100]])
+        >>> label_scores(torch.tensor([[[0.75, 0.25]] * 3]), padded, ignore=-100)
+        tensor([0.7500])
     """
-    return 1 - probs.gather(1, labels.long()[:, None])[:, 0]
+    counts = torch.ones_like(labels, dtype=torch.bool) if ignore is None else labels != ignore
+    chosen = probs.gather(-1, labels.long().where(counts, 0)[..., None])[..., 0]
+    return (1 - chosen).where(counts, 0.0).reshape(len(labels), -1).amax(1)
 
 
 def conformal_interval(
@@ -93,10 +105,10 @@ def conformal_interval(
 
 
 def conformal_labels(probs: Tensor, scores: Sequence[Tensor], alpha: float) -> Tensor:
-    """Labels in the set of N new rows, (N, C) bool.
+    """Labels in the set of N new rows, (N, C) bool; of each position if they have several.
 
     Args:
-        probs: (K, N, C), probabilities of the K models.
+        probs: (K, N, C), probabilities of the K models; (K, N, ..., C) with positions.
         scores: K tensors, (n_k,) each, of the rows that each model has not seen.
         alpha: share of new labels that may fall outside.
 

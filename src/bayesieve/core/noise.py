@@ -300,6 +300,11 @@ class LocalLayer(nn.Module):
             return getattr(self._layer[0], name)
 
     @property
+    def __class__(self) -> type:  # type: ignore[misc] # a forward may ask which layer it has
+        held = vars(self).get("_layer")
+        return LocalLayer if held is None else type(held[0])
+
+    @property
     def is_linear(self) -> bool:
         """Whether the layer is a plain matrix."""
         return type(self._layer[0]) is nn.Linear

@@ -366,6 +366,22 @@ class Problem:
             raise ValueError(f"{who}: {error}") from error
 
 
+def check_plain(who: str, model: nn.Module) -> None:
+    """Raise on a model with layers whose weights cannot be other ones: compiled, or quantised."""
+    for path, owner in model.named_modules():
+        what = f"layer {path!r}" if path else "the model"
+        if isinstance(owner, torch.jit.ScriptModule):
+            raise UnsupportedModelError(
+                f"{who}: {what} is compiled by torch.jit, which cannot run on "
+                "other weights. Give the Python module it was made from."
+            )
+        if type(owner).__module__.startswith(_QUANTISED):
+            raise UnsupportedModelError(
+                f"{who}: {what} is quantised: its weights are whole numbers, which are not "
+                "trained. Give the float module it was made from, and quantise what is left of it."
+            )
+
+
 def check_model(model: nn.Module) -> None:
     """Raise on a model that cannot be copied or run on other weights, or is of no use yet.
 
@@ -374,19 +390,8 @@ def check_model(model: nn.Module) -> None:
         Traceback (most recent call last):
         bayesieve.errors.UnsupportedModelError: Problem: parameter 'weight' is torch.float16, in ...
     """
+    check_plain("Problem", model)
     for path, owner in model.named_modules():
-        if isinstance(owner, torch.jit.ScriptModule):
-            what = f"layer {path!r}" if path else "the model"
-            raise UnsupportedModelError(
-                f"Problem: {what} is compiled by torch.jit, which cannot run on "
-                "other weights. Give the Python module it was made from."
-            )
-        if type(owner).__module__.startswith(_QUANTISED):
-            what = f"layer {path!r}" if path else "the model"
-            raise UnsupportedModelError(
-                f"Problem: {what} is quantised: its weights are whole numbers, which are not "
-                "trained. Give the float module it was made from, and quantise what is left of it."
-            )
         for leaf, value in vars(owner).items():
             if isinstance(value, Tensor) and value.grad_fn is not None:
                 name = f"{path}.{leaf}" if path else leaf

@@ -441,13 +441,13 @@ def _run_layers(layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> 
     for name, layer in layers:
         if isinstance(layer, nn.Flatten):
             x = x.flatten(2)
-        elif isinstance(layer, nn.Linear):
-            x = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
         elif isinstance(layer, LocalLayer):
             mean = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
             std, bias_std = parameters[f"{name}.weight_std"], parameters.get(f"{name}.bias_std")
             bias_var = None if bias_std is None else bias_std.square()
             x = perturbed(mean, _product(x * x, std.square(), bias_var), layer.source())
+        elif isinstance(layer, nn.Linear):
+            x = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
         else:
             x = layer(x)
     return x

@@ -17,6 +17,7 @@ from torch.fx.graph_module import _USER_PRESERVED_ATTRIBUTES_KEY
 
 from bayesieve.core.inputs import Input, arguments, as_inputs, mapped, shown, tensors_of
 from bayesieve.core.posterior import SparseModel
+from bayesieve.core.problem import check_plain
 from bayesieve.sieve.compaction.attention import HeadAttention
 from bayesieve.sieve.compaction.flow import Flow, Rewriter
 from bayesieve.sieve.compaction.passes import analyse, read_features
@@ -132,6 +133,8 @@ def compact(sparse: SparseModel | nn.Module, example: Any) -> fx.GraphModule:
             f"compact: sparse must be a SparseModel or a module, got {type(sparse).__name__}. "
             "Use prune on a posterior first."
         )
+    if isinstance(sparse, nn.Module):
+        check_plain("compact", sparse)
     example = as_inputs("compact", example)
     if any(tensor.dim() < 1 or len(tensor) == 0 for tensor in tensors_of(example)):
         raise ValueError(f"compact: example must hold at least one input, got {shown(example)}.")

@@ -114,6 +114,19 @@ def test_sets_of_labels_are_those_less_strange_than_the_bound():
     )
 
 
+def test_sets_of_positions_hold_all_labels_of_an_example_at_once():
+    """Four positions of which the last counts in every other example only."""
+    n, source = 4000, seeded(0)
+    probs = torch.rand(n, 4, 3, generator=source).softmax(-1)
+    labels = probs.view(-1, 3).multinomial(1, generator=source).view(n, 4)
+    labels[::2, -1] = -100
+    scores = label_scores(probs[:2000], labels[:2000], ignore=-100)
+    sets = conformal_labels(probs[None, 2000:], [scores], 0.2)
+    rest = labels[2000:]
+    inside = sets.gather(-1, rest.clamp(min=0)[..., None])[..., 0] | (rest == -100)
+    assert 0.77 < float(inside.all(1).double().mean()) < 0.84
+
+
 @pytest.mark.parametrize("scores", [torch.zeros(0), torch.zeros(2, 2), torch.tensor([math.nan])])
 def test_bad_scores_are_refused(scores):
     with pytest.raises(ValueError, match="scores must have shape"):

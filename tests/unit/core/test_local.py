@@ -209,6 +209,7 @@ class ReadsItsLayer(nn.Module):
         self.conv, self.out = nn.Conv2d(1, 2, 3, stride=2), nn.Linear(18, 1)
 
     def forward(self, x):
+        assert isinstance(self.conv, nn.Conv2d)
         stride, kernel = self.conv.stride[0], self.conv.kernel_size[0]
         padded = F.pad(x, (0, kernel - stride, 0, kernel - stride))
         return self.out(self.conv(padded).flatten(1)[:, : self.out.in_features])

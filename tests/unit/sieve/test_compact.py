@@ -371,6 +371,14 @@ def test_hidden_writes():
     assert small.b.bias.item() == 6  # 3 relu(1 + 1) + 3 relu(-4 + 1)
 
 
+@pytest.mark.filterwarnings("ignore:.*jit.*:DeprecationWarning")
+def test_compiled_modules_are_refused_in_words():
+    with pytest.raises(
+        UnsupportedModelError, match=r"compact: the model is compiled by torch\.jit"
+    ):
+        compact(torch.jit.script(nn.Linear(2, 1)), torch.zeros(1, 2))
+
+
 def test_example_must_fit(mlp):
     with pytest.raises(ValueError, match=r"does not run on an example of shape \(1, 4\)"):
         compact(mlp, torch.zeros(1, 4))
