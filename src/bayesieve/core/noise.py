@@ -299,8 +299,8 @@ class LocalLayer(nn.Module):
                 raise
             return getattr(self._layer[0], name)
 
-    @property
-    def __class__(self) -> type:  # type: ignore[misc] # a forward may ask which layer it has
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # a forward may ask which layer it has
         held = vars(self).get("_layer")
         return LocalLayer if held is None else type(held[0])
 
