@@ -14,6 +14,7 @@ same rows. Methods, all with fixed settings:
     sieve-boosting  SieveRegressor(base="boosting")
     deep-ensemble   SieveRegressor(engine="map", bins=0, n_members=5): plain networks, with noise
                     corrected by held-out rows as ours is
+    chains          SieveRegressor(engine="sghmc"), two chains of a sampler
     boosting        histogram gradient boosting, 300 trees
     forest          100 trees
     mlp             scikit-learn's MLPRegressor, two layers of 100, early stopping
@@ -71,6 +72,7 @@ OURS: Mapping[str, Mapping[str, Any]] = {
     "sieve": {},
     "sieve-boosting": {"base": "boosting"},
     "deep-ensemble": {"engine": "map", "bins": 0, "n_members": 5},
+    "chains": {"engine": "sghmc"},
 }
 RIVALS = ("boosting", "forest", "mlp", "process")
 METHODS = (*OURS, *RIVALS)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from bayesieve.engines import Engine
 
 
+Start = Literal["module", "he"]
 _SMALL_TABLE = 2000  # rows
 _FEW_DATA = 10_000  # examples: below, an epoch has few steps
 _TABLE_STEPS = {"variational": 1100}  # by course; others take more
@@ -103,9 +104,10 @@ class RunSize:
         if batch_size is None:
             batch_size = recommended_batch_size(name, n_data, table=table)
         if epochs is None and steps is None and name is not None:
-            epochs = recommended_epochs(name, n_data, batch_size, table=table)
+            times = 1
             if facts.get("ensemble"):  # it is asked for where accuracy is worth the time
-                epochs *= 3 if compares_light_priors(name, n_data, facts["task"]) else 2
+                times = 3 if facts["task"] == "regression" else 2
+            epochs = recommended_epochs(name, n_data, batch_size, table=table, times=times)
         both = {"epochs": epochs, "steps": steps}
         lengths = {key: value for key, value in both.items() if value is not None}
         if len(lengths) != 1:
@@ -348,8 +350,23 @@ def table_widths(n_rows: int, *, embedded: bool = False, ensemble: bool = False)
     return (50,) if embedded and not ensemble else (50, 50)
 
 
+def table_starts(name: EngineName, n_rows: int, task: str) -> tuple[Start, tuple[Start, ...]]:
+    """Starting means on embedded columns, and those that folds compare on plain ones.
+
+    Torch's own ("module") are less than half as wide as He's, so functions start smoother. Large
+    tables with little noise and steep functions need the wider ones, others do not.
+
+    Example:
+        >>> table_starts("sbnn", 500, "regression"), table_starts("sbnn", 9000, "regression")
+        (('module', ('module',)), ('he', ('module', 'he')))
+    """
+    if task == "regression" and n_rows > MANY_ROWS and "start" in ENGINES[name].table:
+        return "he", ("module", "he")
+    return "module", ("module",)
+
+
 def compares_light_priors(name: EngineName, n_rows: int, task: str) -> bool:
-    """Whether an ensemble on a table compares `ENSEMBLE_KLS` and trains for longer.
+    """Whether an ensemble on a table compares `ENSEMBLE_KLS`.
 
     Large tables do not: their short inner runs prefer light priors that whole runs do not need.
     """
@@ -384,9 +401,11 @@ def finetune_batch_size(n_data: int, batch_size: int) -> int:
 
 
 def recommended_epochs(
-    name: EngineName, n_data: int, batch_size: int, *, table: bool = False
+    name: EngineName, n_data: int, batch_size: int, *, table: bool = False, times: int = 1
 ) -> int:
     """Passes over the data: about 2,500 steps over a table, 1,100 of a variational engine.
+
+    An ensemble has so many `times` the steps, and at least 40 passes instead of 20.
 
     Example:
         >>> recommended_epochs("sbnn", 1000, 64, table=True)
@@ -397,8 +416,9 @@ def recommended_epochs(
     if not table:
         return 60
     per_epoch = math.ceil(n_data / max(batch_size, 1))
-    steps = _TABLE_STEPS.get(ENGINES[name].course, _MORE_STEPS)
-    return max(_LEAST_EPOCHS, min(_MOST_EPOCHS, round(steps / per_epoch)))
+    steps = times * _TABLE_STEPS.get(ENGINES[name].course, _MORE_STEPS)
+    least, most = _LEAST_EPOCHS * min(times, 2), _MOST_EPOCHS * times
+    return max(least, min(most, round(steps / per_epoch)))
 
 
 def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
@@ -501,6 +521,7 @@ _FASTER = {"lr": 1e-2}
 _CLOSE = {"slab_std": 1.0, "spike_std": math.exp(-2)}
 _VI_TABLE = {
     "init_std": 0.02,
+    "start": "module",  # see `table_starts`
     "local": False,
     "classification": {"lr": 1e-2},
     "regression": {"lr": 3e-2},

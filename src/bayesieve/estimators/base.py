@@ -45,6 +45,7 @@ from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
 from bayesieve.engines.recipes import MANY_ROWS
 from bayesieve.estimators.defaults import TableSettings, table_settings
+from bayesieve.estimators.dependence import Dependence, answers_of, dependence
 from bayesieve.estimators.groups import Group
 from bayesieve.estimators.importance import shuffled_change
 from bayesieve.estimators.many import fit_all
@@ -353,8 +354,10 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """Take over the trained networks and calibrate on the rows the folds held out."""
         self.sparse_models_, self.history_, self.settings_ = group.members, group.history, settings
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
-        kinds = (self._settings(len(table)).bins, 0)
-        self.candidate_scores_ = {(c.kl, kinds[c.form]): s for c, s in group.scores.items()}
+        bins = self._settings(len(table)).bins
+        self.candidate_scores_ = {}
+        for tried, score in sorted(group.scores.items(), key=lambda item: item[1]):
+            self.candidate_scores_[tried.kl, 0 if tried.form else bins] = score  # best start last
         self.familiarity_ = None if unavailable(table.x) else Familiarity.of(table.x)
         scored = [(m[0], r) for m, r in zip(group.folds, table.held_out, strict=True) if m]
         networks, rows = zip(*scored or [(group.members[0], torch.arange(len(table)))], strict=True)
@@ -437,6 +440,37 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         check_positive(self._who, n_samples=n)
         seed = int(check_random_state(random_state).randint(2**31))
         return self._prediction(X).sample(n, torch.Generator().manual_seed(seed))
+
+    def partial_dependence(
+        self, X: ArrayLike, column: str | int, *, points: int = 20, level: float = 0.9
+    ) -> Dependence:
+        """How predictions depend on a column, with the band of `level` of the posterior draws.
+
+        Args:
+            X: rows over which predictions are averaged, (n, p); those of `fit`, say.
+            column: its name or number.
+            points: values of the column at most, spread as those of X.
+            level: share of the draws in the band.
+
+        Returns:
+            Means of a regression in the unit of y, (points, m), or probabilities of the classes.
+        """
+        numbers, names = self._numbers(X), raw_columns(self.encoding_)
+        place = names.index(column) if column in names else column
+        if not isinstance(place, int) or not 0 <= place < len(names):
+            raise ValueError(
+                f"{self._who}: column must be one of {', '.join(names[:12])}, or its number; got "
+                f"{column!r}."
+            )
+        inputs = (self._groups == place).nonzero()[:, 0].numpy()
+        rows, band = dependence(self._answers, numbers, inputs, points=points, level=level)
+        frame = as_frame(X, self._who)
+        raw = np.asarray(X)[:, place] if frame is None else [*frame.columns.values()][place]
+        return Dependence(names[place], raw[rows], *band.numpy())
+
+    def _answers(self, numbers: FloatArray) -> Tensor:
+        """Means or probabilities by every draw of every network, (S, n, m)."""
+        return answers_of(self.sparse_models_, self.x_scale_.apply(numbers), self.n_samples_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -33,6 +33,8 @@ class TableSettings(Training):
         takes_weights: whether rows may count differently, which folds need too.
         widths: units of each hidden layer, where columns are embedded and where they are not.
         bins: of the piecewise linear embedding of each column; 0 without one.
+        starts: starting means of each form of network, the one on embedded columns first if there
+            is one; None leaves it to the engine.
         folds: inner folds that are held out in turn.
         parts: of the rows that each of them is one of.
     """
@@ -42,13 +44,9 @@ class TableSettings(Training):
     takes_weights: bool
     widths: tuple[tuple[int, ...], tuple[int, ...]]
     bins: int
+    starts: tuple[recipes.Start | None, ...]
     folds: int
     parts: int
-
-    @property
-    def optional_bins(self) -> bool:
-        """Whether a candidate sees the plain columns."""
-        return any(candidate.form for candidate in self.candidates)
 
 
 def table_settings(
@@ -144,10 +142,15 @@ def table_settings(
     widths = _widths(who, hidden, n_rows, ensemble=ensemble)
     if bins is None:
         n_bins = 0 if entry.passes or hidden in ((), []) else recipes.table_bins(n_rows, n_columns)
-        forms: tuple[int, ...] = (0, 1) if n_bins and folds else (0,)
     else:
         check_not_negative(who, bins=bins)
-        n_bins, forms = bins, (0,)
+        n_bins = bins
+    starts: tuple[recipes.Start | None, ...] = (None, None)
+    if isinstance(engine, str) and "start" in entry.table:
+        embedded, plain = recipes.table_starts(name, n_rows, task)
+        starts = (embedded, *plain)
+    starts = starts[0 if n_bins else 1 :]
+    starts = starts[:1] if not folds or (bins and n_bins) else starts
     kls: tuple[float, ...] = (1.0,)
     if schedule is None:
         course = recipes.recommended_schedule(name, size)
@@ -170,7 +173,12 @@ def table_settings(
         epochs=size.n_epochs,
         batch_size=size.batch_size,
         schedule=schedule,
-        candidates=tuple(Candidate(kl, form) for form in forms for kl in kls),
+        starts=starts,
+        candidates=tuple(
+            Candidate(kl, form)
+            for form in range(len(starts))
+            for kl in (kls if form < 2 else kls[-1:])  # a third form costs time
+        ),
         n_members=n_members,
         folds=folds,
         parts=parts,

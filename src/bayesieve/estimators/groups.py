@@ -24,6 +24,7 @@ from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
+from bayesieve.engines.recipes import Start
 from bayesieve.estimators.mixture import log_density, predict_members
 from bayesieve.estimators.pace import REHEARSED
 from bayesieve.estimators.population import (
@@ -91,10 +92,21 @@ def _behind(model: SparseModel, embedding: nn.Module) -> SparseModel:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """Tables in one form, such as with embedded columns, and a network that reads it."""
+    """Tables in one form, such as with embedded columns, and a network that reads it.
+
+    Args:
+        tables: in this form.
+        model: the network.
+        start: its starting means; None leaves them to the engine.
+    """
 
     tables: Sequence[Table]
     model: nn.Module
+    start: Start | None = None
+
+    def engine(self, engine: Engine[Any]) -> Engine[Any]:
+        """The engine with the starting means of this form."""
+        return engine if self.start is None else dataclasses.replace(engine, start=self.start)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,9 +145,9 @@ def train_groups(
     for number, form in enumerate(forms):
         these = [i for i in range(n_tables) if chosen[i].form == number]
         if these:
-            some = Form([form.tables[i] for i in these], form.model)
-            found = _final([engines[i] for i in these], [chosen[i] for i in these], some,
-                           likelihood, training, n_left)  # fmt: skip
+            some = dataclasses.replace(form, tables=[form.tables[i] for i in these])
+            started = [form.engine(engines[i]) for i in these]
+            found = _final(started, [chosen[i] for i in these], some, likelihood, training, n_left)
             groups |= dict(zip(these, found, strict=True))
             n_left -= 1
     return [dataclasses.replace(groups[i], scores=tried[i]) for i in range(n_tables)]
@@ -178,7 +190,8 @@ def _compare(
     least = math.ceil(_CHOICE_STEPS / per_epoch)
     epochs = min(training.epochs, max(least, round(_CHOICE_LENGTH * training.epochs)))
     shorter = dataclasses.replace(training, epochs=epochs, steps=None, pruning=None, rule=None)
-    run = _train(nets, stack, engines, form.model, likelihood, shorter, None,
+    started = [form.engine(engine) for engine in engines]
+    run = _train(nets, stack, started, form.model, likelihood, shorter, None,
                  what="compare", share=_CHOICE_TIME / (n_forms - number))  # fmt: skip
     for i, candidate in dict.fromkeys(owners):
         pairs = [

@@ -57,8 +57,9 @@ def fit_tables(
             for table, embedding in zip(tables, embeddings, strict=True)
         ]
         forms = [Form(embedded, first._module(embedded[0], settings[0], embedded=True))]
-    if not forms or settings[0].optional_bins:
-        forms.append(plain)
+    starts = settings[0].starts
+    forms += [plain] * (len(starts) - len(forms))
+    forms = [replace(form, start=start) for form, start in zip(forms, starts, strict=True)]
     groups = train_groups(
         forms,
         [each.engine for each in settings],
@@ -67,6 +68,7 @@ def fit_tables(
     )
     for i, estimator in enumerate(estimators):
         group, each = groups[i], settings[i]
+        each = replace(each, engine=forms[group.form].engine(each.engine))
         if embeddings and group.form == 0:
             group = group.behind(embeddings[i])
         else:

@@ -207,6 +207,12 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         mean = self.y_scale_.undo(prediction.mean) + self._base_mean(X)
         return mean, aleatoric * std, epistemic * std
 
+    def _answers(self, numbers: FloatArray) -> Tensor:
+        means = self.y_scale_.undo(super()._answers(numbers))
+        if getattr(self, "base_", None) is not None:
+            means = means + self.base_model_.predict(numbers)[:, None]
+        return torch.as_tensor(means)
+
     def _conformal_interval(self, X: ArrayLike, alpha: float) -> FloatArray:
         """Ends of the intervals of every target, (n, m, 2)."""
         models, scores = self._scored()
