@@ -137,8 +137,10 @@ def entries(net: str) -> dict[str, Entry]:
         "MAP": Entry(MAP()),
         "FlatVI": Entry(FlatVI(), cpu=target),
         "SBNN": Entry(SBNN(), cpu=target),
+        "SBNN paired": Entry(SBNN(paired=True), cpu=1.6, cuda=1.0),
         "SBNN local": Entry(SBNN(local=True)),
         "BMR": Entry(BMR(), "MAP", 1.8, 1.5),
+        "BMR paired": Entry(BMR(paired=True), "MAP"),
         "BMR local": Entry(BMR(local=True), "MAP"),
         "HorseshoeVI": Entry(HorseshoeVI(), "BMR", 1.4, 1.4),
     }
@@ -308,6 +310,7 @@ def kept_rows(net: str) -> list[Row]:
     cases: dict[str, tuple[Engine[Any], int | None]] = {
         "FlatVI": (FlatVI(), KEPT_TARGET),
         "SBNN": (SBNN(), KEPT_TARGET),
+        "SBNN paired": (SBNN(paired=True), None),
         "SBNN local": (SBNN(local=True), None),
         "BMR": (BMR(), KEPT_TARGET),
     }

@@ -302,6 +302,11 @@ class EntryGroups:
         self.tensors = [(layers.index(keys[name]), layout.slices[name]) for name in names]
         self.prunable = [(i, part) for i, part in self.tensors if part.start < layout.n_sparse]
         self.last = (self.prunable or self.tensors)[-1][0]
+        runs = [
+            (part.start, part.stop, self.layers[i].start, self.layers[i].stop)
+            for i, part in self.tensors
+        ]
+        self.runs = torch.tensor(runs)  # first and last entry and group of each tensor, for C
         self._index: Tensor | None = None  # group of each entry; on a CPU a copy is faster
         if device.type != "cpu":
             numbers = torch.arange(self.n_groups, dtype=torch.float64)

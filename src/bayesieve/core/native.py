@@ -30,7 +30,7 @@ _FLAGS = (
 )  # fmt: skip
 _QUIET = ("-Wno-psabi",)
 _SECONDS = 60
-_DTYPES = (torch.float32, torch.int32, torch.uint8)  # float, uint32_t and uint8_t in C
+_DTYPES = (torch.float32, torch.int32, torch.int64, torch.uint8)
 
 
 class KernelUnavailableError(Exception):
@@ -82,10 +82,13 @@ def steps() -> ctypes.CDLL | None:
         return None
     pointer, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
     library.bayesieve_draw.argtypes = (count, count, count, *[pointer] * 5)
+    library.bayesieve_turn.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_draws.argtypes = (count, count, count, *[pointer] * 4)
     library.bayesieve_adam.argtypes = (pointer, count, count, count, real)
-    for function in (library.bayesieve_draw, library.bayesieve_draws, library.bayesieve_adam):
-        function.restype = None
+    library.bayesieve_scale.argtypes = (count, count, count, count, *[pointer] * 4)
+    library.bayesieve_adabelief.argtypes = (pointer, count, count, count, count, count, real)
+    for name in ("draw", "turn", "draws", "adam", "scale", "adabelief"):
+        getattr(library, f"bayesieve_{name}").restype = None
     return library
 
 

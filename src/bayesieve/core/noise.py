@@ -15,6 +15,10 @@ are fresh from the caller's generator at each use, so all randomness still comes
 enter before and between two rounds: streams of two steps may visit common values of a, but the
 numbers made from them differ. |normal| is at most √(62 log 2) = 6.6.
 
+**On weights, in pairs.** One half of a batch sees m + s ε, the other m - s ε. In first order the
+noise adds opposite terms to their gradients of m, and these cancel up to the noise of the examples.
+Two half batches cost about as much as one whole.
+
 **On activations**, local reparameterisation (Kingma et al., 2015). For a layer that is linear in
 independent Gaussian weights, the pre-activation is Gaussian with mean layer(x; m) and variance
 layer(x²; s²). Drawing it directly gives lower-variance gradients. For Linear this is exact per
@@ -25,6 +29,7 @@ marginal means and variances.
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,6 +53,15 @@ LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 def generator_on(device: torch.device) -> Generator:
     """A generator for tensors on a device; meta tensors, which have no numbers, take the CPU's."""
     return Generator("cpu" if device.type == "meta" else device)
+
+
+def check_noise(who: str, local: bool | None, paired: bool | None) -> None:
+    """Raise where noise is asked for on activations and in pairs of weights."""
+    if local and paired:
+        raise ValueError(
+            f"{who}: noise is added to activations (local=True) or to weights in pairs "
+            "(paired=True), not both; set one of them to False."
+        )
 
 
 def fresh_noise(problem: "Problem", like: Tensor, generator: Generator) -> Tensor:
@@ -147,14 +161,16 @@ def _shift(x: Tensor, places: int) -> Tensor:
 
 
 def draw_weights(
-    problem: "Problem", state: Any, *, local: bool, ratio: Tensor | None = None, own: bool = True
-) -> "Draw":
+    problem: "Problem", state: Any, *, local: bool, paired: bool = False,
+    ratio: Tensor | None = None, own: bool = True,
+) -> "Draw":  # fmt: skip
     """Draw w = r (m + s ε), 0 where pruned; r m and r s themselves for noise on activations.
 
     Args:
         problem: whose workspace receives the draw.
         state: m, (k, d), is its `mean`, and log s, (k, n), its `log_std`.
         local: whether layers add the noise to their activations.
+        paired: whether the noise changes its sign in the middle of the batch.
         ratio: r of each group of the state's `groups`, (k, G); None for 1.
         own: whether each of the processes that share a step may draw its own weights; the means of
             their gradients must then be all that the engine needs.
@@ -163,11 +179,13 @@ def draw_weights(
     if local:
         problem.kernel(_spread_)(state, drawn, ratio, masks[0])
     else:
+        if paired:
+            drawn.turn = partial(_turn, problem, state, drawn, ratio, masks[0])
         source, sharing = state.generator, problem.execution.sharing
         if sharing is not None and sharing.own_noise and own:
             source, drawn.centre = sharing.noise, _centre(state, ratio, masks[0])
-        if problem.execution.native and ratio is None:
-            _draw_natively_(state, drawn, fresh_keys(source), masks[0])
+        if problem.execution.native:
+            _draw_natively_(state, drawn, fresh_keys(source), ratio, masks[0])
             return drawn
         noise = fresh_noise(problem, state.log_std, source)
         parts = problem.execution.parts(state.mean, state.log_std.shape[1])
@@ -196,13 +214,44 @@ def draw_weights_(
         weights.mul_(keep[:, part])
 
 
-def _draw_natively_(state: Any, drawn: "Draw", keys: Tensor, keep: Tensor | None) -> None:
+def _draw_natively_(
+    state: Any, drawn: "Draw", keys: Tensor, ratio: Tensor | None, keep: Tensor | None
+) -> None:
     """`draw_weights_` of all weights with the normals of these keys, in C."""
     library = native.steps()
     assert library is not None
     (k, d), n = state.mean.shape, state.log_std.shape[1]
-    tensors = (state.mean, state.log_std, keep, keys, drawn.weights)
+    masked = keep if ratio is None else None
+    tensors = (state.mean, state.log_std, masked, keys, drawn.weights)
     library.bayesieve_draw(k, n, d, *map(native.address, tensors))
+    if ratio is not None:
+        runs, sizes = state.groups.runs, (len(state.groups.runs), ratio.shape[1])
+        scaled = (runs, ratio.contiguous(), keep, drawn.weights)
+        library.bayesieve_scale(k, d, *sizes, *map(native.address, scaled))
+
+
+def _turn(
+    problem: "Problem", state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None
+) -> None:
+    """Mirror a draw at its centre, after the first half of a batch, and fill `turned`."""
+    (k, d), n = state.mean.shape, state.log_std.shape[1]
+    drawn.turned = torch.empty_like(state.log_std)
+    if problem.execution.native and ratio is None:
+        library = native.steps()
+        assert library is not None
+        tensors = (state.mean, keep, drawn.grads, drawn.weights, drawn.turned)
+        library.bayesieve_turn(k, n, d, *map(native.address, tensors))
+    else:
+        problem.kernel(turn_)(state, drawn, ratio, keep)
+
+
+def turn_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
+    """Write g (w - centre), (k, n), into `turned`, and mirror w at its centre."""
+    assert drawn.turned is not None
+    n = state.log_std.shape[1]
+    shift = drawn.weights[:, :n] - _centre(state, ratio, keep)
+    drawn.turned.copy_(drawn.grads[:, :n] * shift)
+    drawn.weights[:, :n].sub_(shift, alpha=2)
 
 
 def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:

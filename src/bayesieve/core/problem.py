@@ -273,15 +273,22 @@ class Problem:
             sums = self._summed(space, batch, value, draw.grads, draw.std_grads)
             value, draw.grads, draw.std_grads = sums
             self.execution.clip_(self.n_data, draw.grads, draw.std_grads)
-        elif draw.centre is None:
-            value, draw.grads = self.value_and_grad(draw.weights, batch)
-        else:
-            space, n = self.workspace(len(draw.weights)), draw.centre.shape[1]
-            value = space.value_and_grad(batch, self.n_data / batch.n_step)
-            spread = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)
-            sums = self._summed(space, batch, value, draw.grads, spread)
-            value, draw.grads, draw.spread_grads = sums
-            self.execution.clip_(self.n_data, draw.grads, along=draw.spread_grads)
+            return value
+        space = self.workspace(len(draw.weights))
+        value = space.value_and_grad(batch, self.n_data / batch.n_step, draw.turn)
+        if draw.centre is None:
+            along = [] if draw.turned is None else [draw.turned]
+            value, draw.grads, *along = self._summed(space, batch, value, draw.grads, *along)
+            draw.turned = along[0] if along else None
+            self.execution.clip_(self.n_data, draw.grads, along=draw.turned)
+            return value
+        n = draw.centre.shape[1]
+        spread = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)
+        if draw.turned is not None:
+            spread.add_(draw.turned, alpha=2)
+        sums = self._summed(space, batch, value, draw.grads, spread)
+        value, draw.grads, draw.spread_grads = sums
+        self.execution.clip_(self.n_data, draw.grads, along=draw.spread_grads)
         return value
 
     def _summed(self, space: Workspace, batch: Batch, *tensors: Tensor) -> list[Tensor]:

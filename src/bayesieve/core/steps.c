@@ -1,8 +1,8 @@
 /* Mean-field posteriors: draws of all weights, and one Adam step.
  *
  * Plain loops over arrays, written so that compilers turn them into vector instructions. Each has a
- * twin in Python that it is tested against: `draw_weights_` and `counter_normals` in core/noise.py,
- * `move_` in engines/variational.py.
+ * twin in Python that it is tested against: `draw_weights_`, `turn_` and `counter_normals` in
+ * core/noise.py, `move_` in engines/variational.py and in engines/scaled.py.
  */
 #include <stdint.h>
 #include <string.h>
@@ -92,6 +92,41 @@ void bayesieve_draw(int64_t k, int64_t n, int64_t d, const float *restrict mean,
   }
 }
 
+/* turned = gradient (w - centre) of the first n of d weights, and w mirrored at its centre, mean keep */
+void bayesieve_turn(int64_t k, int64_t n, int64_t d, const float *restrict mean,
+                    const uint8_t *restrict keep, const float *restrict grad, float *restrict w,
+                    float *restrict turned) {
+  for (int64_t row = 0; row < k; row++, mean += d, grad += d, w += d, turned += n) {
+    for (int64_t i = 0; i < n; i++) {
+      const float shift = w[i] - mean[i];
+      turned[i] = grad[i] * shift;
+      w[i] = mean[i] - shift;
+    }
+    if (keep) {
+      for (int64_t i = 0; i < n; i++) w[i] *= keep[i], turned[i] *= keep[i];
+      keep += d;
+    }
+  }
+}
+
+typedef struct { int64_t start, stop, first, last; } run; /* entries of a tensor, and their groups */
+
+/* the first n of d weights times the number of their group, (k, groups), and times keep */
+void bayesieve_scale(int64_t k, int64_t d, int64_t n_runs, int64_t groups, const run *runs,
+                     const float *restrict ratio, const uint8_t *restrict keep, float *restrict w) {
+  for (int64_t row = 0; row < k; row++, ratio += groups, w += d) {
+    for (const run *r = runs; r < runs + n_runs; r++) {
+      const int64_t size = (r->stop - r->start) / (r->last - r->first);
+      for (int64_t g = r->first, at = r->start; g < r->last; g++, at += size)
+        for (int64_t i = at; i < at + size; i++) w[i] *= ratio[g];
+    }
+    if (keep) {
+      for (int64_t i = 0; i < d; i++) w[i] *= keep[i];
+      keep += d;
+    }
+  }
+}
+
 /* k draws of one posterior: mean + std ε of the first n of d weights, mean of the others */
 void bayesieve_draws(int64_t k, int64_t n, int64_t d, const float *restrict mean,
                      const float *restrict std, const uint32_t *keys, float *restrict w) {
@@ -132,6 +167,7 @@ typedef struct {
   float *mean, *mean1, *mean2;    /* (k, d): with the moments of its gradient */
   float *log_std, *std1, *std2;   /* (k, n) */
   const uint8_t *keep, *trained;  /* (k, d): 0 or 1, or NULL */
+  const float *turned;            /* (k, n): gradient (w - centre) of a first half, or NULL */
   const float *numbers;           /* (k, 6): log_odds, gap and slab of the prior, kl / N, and of
                                      Adam the length of a step and the factor of the second moment */
 } posterior;
@@ -167,12 +203,119 @@ void bayesieve_adam(const posterior *q, int64_t k, int64_t n, int64_t d, float p
         } else {
           for (int64_t i = 0; i < size; i++) to_std[i] -= per * grad[i] * (w[i] - mean[i]) * kept[i];
         }
+        if (q->turned) {
+          const float *restrict turned = q->turned + std_at;
+          for (int64_t i = 0; i < size; i++) to_std[i] -= 2 * per * turned[i];
+        }
         adam(size, to_std, moves, q->log_std + std_at, q->std1 + std_at, q->std2 + std_at,
              numbers[4], numbers[5]);
       } else {
         for (int64_t i = 0; i < size; i++) to_mean[i] = -per * grad[i];
       }
       adam(size, to_mean, moves, q->mean + at, q->mean1 + at, q->mean2 + at, numbers[4], numbers[5]);
+    }
+  }
+}
+
+/* As `adam`; divides by the distance of a gradient from its forecast. */
+static void adabelief(int64_t n, const float *restrict grad, const uint8_t *restrict trained,
+                      float *restrict value, float *restrict first, float *restrict second,
+                      float length, float factor) {
+  for (int64_t i = 0; i < n; i++) {
+    const float m = 0.9f * first[i] + 0.1f * grad[i], surprise = grad[i] - m;
+    const float s = 0.999f * second[i] + 0.001f * surprise * surprise + 1e-16f;
+    first[i] = m, second[i] = s;
+    value[i] -= trained[i] * (length * m / (__builtin_sqrtf(s) * factor + 1e-16f));
+  }
+}
+
+/* Gradients of (KL - log-likelihood) / N for mean / width and log std, and the terms of the sums. */
+static void descents(int64_t n, const float *restrict mean, const float *restrict log_std,
+                     const float *restrict grad, const float *restrict data,
+                     const uint8_t *restrict kept, const uint8_t *restrict moves, float ratio,
+                     float width, float kl, float per, float *restrict pulled,
+                     float *restrict excess, float *restrict to_mean, float *restrict to_std) {
+  const float precision = 1 / (width * width);
+  for (int64_t i = 0; i < n; i++) {
+    const float m = mean[i], s = exp_(log_std[i]), variance = s * s;
+    const float to = kept[i] * grad[i] * ratio;
+    pulled[i] = to * m + data[i];
+    excess[i] = moves[i] * (1 - precision * (m * m + variance));
+    to_mean[i] = (kl * precision * m - per * to) * width;
+    to_std[i] = kl * (precision * variance - 1) - per * data[i];
+  }
+}
+
+static float sum(int64_t n, const float *restrict values) {
+  float lanes[16] = {0}, total = 0;
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16)
+    for (int64_t l = 0; l < 16; l++) lanes[l] += values[i + l];
+  for (; i < n; i++) total += values[i];
+  for (int64_t l = 0; l < 16; l++) total += lanes[l];
+  return total;
+}
+
+typedef struct {
+  posterior q;               /* its numbers are (k, 3): kl / N, and of AdaBelief the length of a step
+                                and the factor of the second moment */
+  const float *ratio, *width; /* (k, groups): of each group what w is multiplied by, and its prior's std */
+  const run *runs;
+  float *pulls;              /* (2, k, groups): sums for log ratio and log width */
+} scaled;
+
+/* One AdaBelief step of k posteriors w = ratio (mean + std e) on (KL - log-likelihood) / N. Weights
+ * without a posterior, from n on, move in units of `point`. */
+void bayesieve_adabelief(const scaled *p, int64_t k, int64_t n, int64_t d, int64_t n_runs,
+                         int64_t groups, float per) {
+  float data[CHUNK], to_mean[CHUNK], to_std[CHUNK], pulled[CHUNK], excess[CHUNK];
+  const posterior *q = &p->q;
+  uint8_t ones[CHUNK];
+  memset(ones, 1, CHUNK);
+  memset(p->pulls, 0, 2 * k * groups * sizeof(float));
+  for (int64_t row = 0; row < k; row++) {
+    const float kl = q->numbers[3 * row], length = q->numbers[3 * row + 1];
+    const float factor = q->numbers[3 * row + 2], point = 0.1f;
+    for (const run *r = p->runs; r < p->runs + n_runs; r++) {
+      const int64_t each = (r->stop - r->start) / (r->last - r->first);
+      for (int64_t g = r->first, group_end = r->start; g < r->last; g++) {
+        const float ratio = p->ratio[row * groups + g], width = p->width[row * groups + g];
+        int64_t start = group_end, end;
+        group_end += each;
+        for (; start < group_end; start = end) {
+          end = start + CHUNK < group_end ? start + CHUNK : group_end;
+          const int64_t at = row * d + start, std_at = row * n + start, size = end - start;
+          const float *restrict w = q->w + at, *restrict grad = q->grad + at;
+          const float *restrict mean = q->mean + at, *restrict log_std = q->log_std + std_at;
+          const uint8_t *restrict kept = q->keep ? q->keep + at : ones;
+          const uint8_t *restrict moves = q->trained ? q->trained + at : ones;
+          if (q->std) { /* `data` is the gradient of the log-likelihood for log std */
+            const float *restrict std = q->std + at, *restrict std_grad = q->std_grad + at;
+            for (int64_t i = 0; i < size; i++) data[i] = std_grad[i] * std[i];
+          } else {
+            for (int64_t i = 0; i < size; i++) data[i] = kept[i] * grad[i] * (w[i] - ratio * mean[i]);
+          }
+          if (q->turned) {
+            const float *restrict turned = q->turned + std_at;
+            for (int64_t i = 0; i < size; i++) data[i] += 2 * turned[i];
+          }
+          descents(size, mean, log_std, grad, data, kept, moves, ratio, width, kl, per, pulled, excess,
+                   to_mean, to_std);
+          p->pulls[row * groups + g] += sum(size, pulled);
+          p->pulls[(k + row) * groups + g] += sum(size, excess);
+          adabelief(size, to_mean, moves, q->mean + at, q->mean1 + at, q->mean2 + at, length * width,
+                    factor);
+          adabelief(size, to_std, moves, q->log_std + std_at, q->std1 + std_at, q->std2 + std_at,
+                    length, factor);
+        }
+      }
+    }
+    for (int64_t start = n, end; start < d; start = end) {
+      end = start + CHUNK < d ? start + CHUNK : d;
+      const int64_t at = row * d + start;
+      for (int64_t i = 0; i < end - start; i++) to_mean[i] = -per * point * q->grad[at + i];
+      adabelief(end - start, to_mean, q->trained ? q->trained + at : ones, q->mean + at,
+                q->mean1 + at, q->mean2 + at, length * point, factor);
     }
   }
 }

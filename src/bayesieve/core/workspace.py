@@ -37,6 +37,7 @@ PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 Layers = Sequence[tuple[str, nn.Module]]
 _STATISTICS = ("running_mean", "running_var")
 _PART = 1 << 16  # weights
+_LEAST_HALVED = 8  # examples
 _REHEARSED = 1000  # parts at most, on the meta device
 
 
@@ -205,6 +206,11 @@ class Draw:
     Where every process draws weights of its own, `centre` is what they spread around, (k, n) of the
     Bayesian ones, and `spread_grads` the sum over the processes of grads · (weights - centre): a
     mean of gradients does not say it.
+
+    With noise in pairs `turn` is called between the halves of a batch. It mirrors the weights at
+    their centre and keeps grads · (weights - centre) of the first half in `turned`, (k, n). Of the
+    whole batch this product is then 2 turned + grads · (weights - centre), the weights as they are
+    now.
     """
 
     weights: Tensor
@@ -213,6 +219,8 @@ class Draw:
     std_grads: Tensor | None = None
     centre: Tensor | None = None
     spread_grads: Tensor | None = None
+    turn: Callable[[], None] | None = None
+    turned: Tensor | None = None
 
 
 class Workspace:
@@ -292,13 +300,22 @@ class Workspace:
         """Running statistics of the normalisation layers, (k, b); None where there are none."""
         return flat_statistics(self.norm_names, self._buffers) if self.norm_names else None
 
-    def value_and_grad(self, batch: Batch, scale: float) -> Tensor:
+    def value_and_grad(
+        self, batch: Batch, scale: float, between: Callable[[], None] | None = None
+    ) -> Tensor:
         """Fill `grads` with the gradient of scale · Σ log p(y | x, w); return the values, (k,).
 
-        The sum is over the batch; its micro-batches are taken one after another.
+        The sum is over the batch; its micro-batches are taken one after another. `between` is
+        called once, between two halves of the batch, and may change the weights; never for a batch
+        of few examples, whose halves would be too small for a BatchNorm.
         """
         total: Tensor | None = None
-        for part in batch.parts(self.execution.micro_batch):
+        whole = between is None or batch.n < _LEAST_HALVED
+        halves = [batch] if whole else batch.parts(-(-batch.n // 2))
+        first, *others = (half.parts(self.execution.micro_batch) for half in halves)
+        for i, part in enumerate([*first, *(part for half in others for part in half)]):
+            if between is not None and i == len(first):
+                between()
             with torch.enable_grad():
                 log_lik = self._log_lik(part) * scale
                 grads = torch.autograd.grad(log_lik.sum(), self._inputs, allow_unused=True)

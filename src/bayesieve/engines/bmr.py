@@ -34,7 +34,7 @@ from bayesieve.checks import check_choice, check_fraction, check_kind, check_pos
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import EntryGroups, Roles
-from bayesieve.core.noise import draw_weights
+from bayesieve.core.noise import check_noise, draw_weights
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Default, LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
@@ -153,6 +153,8 @@ class BMR:
             "uniform" (in ±2 of the prior's width, with log c⁻² uniform in ±2 too).
         local: add the noise to activations of Linear and Conv layers instead of weights;
             None is decided by `fit`, and means weights in a loop written by hand.
+        paired: turn the noise of the weights round in the middle of every batch, which takes most
+            of it out of the gradients; None is decided by `fit`.
         coordinates: what a step of a layer's scale holds: "weights" leaves w where it is,
             "standard" leaves ŵ, so that w follows, as in the reference.
 
@@ -167,6 +169,7 @@ class BMR:
     init_std: Number = Default(0.1)
     start: Literal["module", "he", "uniform"] = "module"
     local: bool | None = None
+    paired: bool | None = None
     coordinates: Literal["weights", "standard"] = "weights"
 
     warm_start_ = staticmethod(scaled.warm_start_)
@@ -176,13 +179,14 @@ class BMR:
         check_kind("BMR", "prior", self.prior, LayerScaled)
         check_positive("BMR", lr=self.lr, init_std=self.init_std)
         check_choice("BMR", "start", self.start, ("module", "he", "uniform"))
+        check_noise("BMR", self.local, self.paired)
 
     @classmethod
     def paper(cls) -> "BMR":
         """The reference's settings; use PAPER_ROLES for the problem to prune biases as well."""
         reduction = Reduction("hierarchical", start=0.0, end=1.0, kl=1.0)
         return cls(
-            reduction=reduction, lr=0.01, init_std=0.1, start="uniform", local=False,
+            reduction=reduction, lr=0.01, init_std=0.1, start="uniform", local=False, paired=False,
             coordinates="standard",
         )  # fmt: skip
 
@@ -224,7 +228,9 @@ class BMR:
             state.scale_mean, state.scale_log_std, state.prior.base, noise
         )
         # w = r (m + s ε), 0 where pruned
-        draw = draw_weights(problem, state, local=bool(self.local), ratio=ratio)
+        draw = draw_weights(
+            problem, state, local=bool(self.local), paired=bool(self.paired), ratio=ratio
+        )
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
         if self.coordinates == "weights":

@@ -10,12 +10,14 @@ A step draws the scales, then calls `draw_weights`, `Problem.gradient_` and `wei
 last moves the scales along the gradients that `weights_step_` returns.
 """
 
+import ctypes
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.core import native
 from bayesieve.core.layout import EntryGroups
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import normal_kl
@@ -100,7 +102,9 @@ def weights_step_(
     kl = state.kl * controls.kl_scale
     pace, kl = problem.kernel(_advance_)(state.step, state.lr * controls.lr_scale, kl, n_data)
     rates = Rates(pace, kl, n_data)
-    totals: Tensor = problem.kernel(_move_)(
+    if problem.execution.native and drawn.spread_grads is None:
+        return _move_natively_(state, drawn, ratio, width, rates, controls.factors), rates
+    totals: Tensor = problem.kernel(move_)(
         state, drawn, torch.stack([ratio, width]), rates, controls.factors
     )
     return totals, rates
@@ -111,7 +115,25 @@ def _advance_(step: Tensor, lr: Tensor, kl: Tensor, n_data: int) -> tuple[Pace, 
     return pace_of(lr, step), kl / n_data
 
 
-def _move_(
+def _move_natively_(
+    state: ScaledState[N, G], drawn: Draw, ratio: Tensor, width: Tensor, rates: Rates, masks: Masks
+) -> Tensor:
+    """`move_` in C."""
+    library, (k, d), n = native.steps(), state.mean.shape, state.log_std.shape[1]
+    assert library is not None
+    mean, std, runs = state.mean_moments, state.log_std_moments, state.groups.runs
+    settings = (rates.kl, rates.pace.length, rates.pace.second_factor)
+    numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
+    ratio, width, pulls = ratio.contiguous(), width.contiguous(), torch.empty(2, *ratio.shape)
+    tensors = (drawn.weights, drawn.grads, drawn.stds, drawn.std_grads, state.mean, mean.first,
+               mean.second, state.log_std, std.first, std.second, *masks, drawn.turned, numbers,
+               ratio, width, runs, pulls)  # fmt: skip
+    described = (ctypes.c_void_p * len(tensors))(*map(native.address, tensors))
+    library.bayesieve_adabelief(described, k, n, d, len(runs), ratio.shape[1], 1 / rates.n_data)
+    return pulls
+
+
+def move_(
     state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
 ) -> Tensor:
     """Move (m, log s) in place; return the gradients for log r and log τ, (2, k, G)."""
@@ -123,7 +145,11 @@ def _move_(
     if drawn.stds is None and drawn.spread_grads is None:
         weights = drawn.weights[:, :n]  # 0 where not kept
         data_log_std = kept * (weights - ratio * mean)
-        pull = groups.total(data * weights)
+        if drawn.turned is None:
+            pull = groups.total(data * weights)
+        else:
+            data_log_std = data_log_std + 2 * drawn.turned
+            pull = groups.total(data_mean * mean + data_log_std)
     else:
         if drawn.spread_grads is not None:  # sums over processes, as all that follows from them
             data_log_std = drawn.spread_grads

@@ -156,7 +156,8 @@ def _move_natively_(
     settings = (*state.prior.all(), kl, pace.length, pace.second_factor)
     numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
     tensors = (drawn.weights, drawn.grads, drawn.stds, drawn.std_grads, state.mean, mean.first,
-               mean.second, state.log_std, std.first, std.second, *masks, numbers)  # fmt: skip
+               mean.second, state.log_std, std.first, std.second, *masks, drawn.turned,
+               numbers)  # fmt: skip
     described = (ctypes.c_void_p * len(tensors))(*map(native.address, tensors))
     library.bayesieve_adam(described, k, n, d, 1 / n_data)
 
@@ -173,6 +174,8 @@ def _pulls(
             shift = shift * keep[:, : mean.shape[1]]
         if drawn.spread_grads is None:
             data_log_std = drawn.grads[:, bayesian] * shift
+            if drawn.turned is not None:
+                data_log_std.add_(drawn.turned[:, bayesian], alpha=2)
         else:  # the sum over processes
             data_log_std = drawn.spread_grads[:, bayesian]
     else:

@@ -10,12 +10,20 @@ from torch import Generator
 from bayesieve.core import native
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.native import KernelUnavailableError
-from bayesieve.core.noise import counter_normals, draw_weights, fresh_keys, gaussian_draws
+from bayesieve.core.noise import (
+    counter_normals,
+    draw_weights,
+    draw_weights_,
+    fresh_keys,
+    gaussian_draws,
+)
 from bayesieve.core.priors import Normal, SpikeSlab, constant_precision, mixture_precision
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
-from bayesieve.engines import variational
+from bayesieve.engines import scaled, variational
+from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
+from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
@@ -131,6 +139,56 @@ def test_an_adam_step_in_c_is_the_step_in_python(name, masks, local):
         states.append(dict(named_tensors(state)))
     for key, wanted in states[0].items():
         torch.testing.assert_close(states[1][key], wanted, rtol=2e-5, atol=2e-6)
+
+
+SCALED = {"bmr": BMR(lr=(1e-2, 1e-3, 1e-1)), "horseshoe": HorseshoeVI(lr=1e-2)}
+
+
+def scales_of(state, low):
+    """Numbers of the groups of a state, (k, G), of which no two are the same."""
+    shape = (3, state.groups.n_groups)
+    return low + torch.rand(shape, generator=Generator().manual_seed(7))
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("name", SCALED)
+def test_a_draw_of_scaled_weights_in_c_is_the_draw_in_python(name, masks):
+    problem = problem_of()
+    state = state_of(SCALED[name], problem, masks=masks, native_steps=True)
+    ratio, keys = scales_of(state, 0.5), fresh_keys(deepcopy(state.generator))
+    drawn = draw_weights(problem, state, local=False, ratio=ratio).weights.clone()
+    wanted = problem.workspace(3).draw
+    noise = counter_normals(tuple(state.log_std.shape), keys, torch.float32)
+    everything = slice(0, state.mean.shape[1])
+    draw_weights_(state, wanted, noise, ratio, state.controls.factors[0], everything)
+    assert float((drawn - wanted.weights).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["weights", "local", "paired"])
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("name", SCALED)
+def test_an_adabelief_step_in_c_is_the_step_in_python(name, masks, kind):
+    found = []
+    for native_steps in (False, True):
+        problem = problem_of()
+        state = state_of(SCALED[name], problem, masks=masks, native_steps=native_steps)
+        state.controls.kl_scale.fill_(0.3)
+        draw = problem.workspace(3, local=kind == "local").draw
+        source = Generator().manual_seed(5)
+        draw.turned = torch.empty_like(state.log_std) if kind == "paired" else None
+        for tensor in (draw.weights, draw.grads, draw.stds, draw.std_grads, draw.turned):
+            if tensor is not None:
+                tensor.normal_(generator=source)
+        if masks:  # what a draw, and its product with gradients, cannot have
+            draw.weights.mul_(state.controls.keep)
+        for _ in range(2):
+            pulls, _ = scaled.weights_step_(
+                problem, state, draw, scales_of(state, 0.5), scales_of(state, 0.2)
+            )
+        found.append(dict(named_tensors(state)) | {"pulls": pulls})
+    for key, wanted in found[0].items():
+        scale = max(float(wanted.float().abs().max()), 1.0) if wanted.numel() else 1.0
+        torch.testing.assert_close(found[1][key], wanted, rtol=5e-5, atol=5e-6 * scale)
 
 
 def test_a_run_learns_as_well_and_comes_back_exactly(tmp_path):
