@@ -57,8 +57,7 @@ from bayesieve.text import markdown_table
 from studies.airfoil import find_airfoil, read_airfoil
 from studies.harness import Run, chosen, joined, make_row, study_parser
 from studies.record import Row
-from studies.regressor import crps
-from studies.uci import _process
+from studies.uci import _process, estimator_scores
 
 Array = NDArray[np.float64]
 Scores = dict[str, float]
@@ -79,7 +78,7 @@ METHODS = (*OURS, *RIVALS)
 RANKED = ("sieve-5", "deep-ensemble", "boosting", "forest", "mlp")
 SHOWN = ("rmse", "nll", "crps", "coverage_90", "seconds")
 _HELD_OUT = 0.15
-_PROCESS_ROWS, _DRAWS = 700, 400
+_PROCESS_ROWS = 700
 _FAR = 1.6448536269514722  # 90 % of a normal distribution are within so many stds
 
 
@@ -144,12 +143,8 @@ def normal_scores(mean: Array, std: Array, y: Array) -> Scores:
 
 def score(model: SieveRegressor, x: Array, y: Array) -> Scores:
     """Scores of a fitted estimator of ours, and what it chose."""
-    low, high = model.predict_interval(x, level=0.9).T
     return {
-        "rmse": float(np.sqrt(np.mean((model.predict(x) - y) ** 2))),
-        "nll": -model.log_likelihood(x, y),
-        "crps": crps(model.sample(x, _DRAWS), y),
-        "coverage_90": float(np.mean((low <= y) & (y <= high))),
+        **estimator_scores(model, x, y),
         "kl": model.kl_,
         "bins": float(model.settings_.bins),
         "noise_factor": model.noise_factor_,

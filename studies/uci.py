@@ -51,7 +51,6 @@ from bayesieve.estimators import SieveRegressor, fit_many
 from bayesieve.text import markdown_table
 from studies.harness import Run, chosen, joined, show_page, study_parser, table
 from studies.record import Record, Row, make_row, means
-from studies.regressor import score as estimator_scores
 from studies.uci_networks import Setting, Task, budget_for, pruning_table, run_engine
 
 
@@ -98,6 +97,7 @@ _CUT = ("sbnn-paper-spike", "sbnn-one-shot")  # chosen by how they stand being c
 _ONE_SHOT = ("sbnn-paper", *_CUT, "sbnn-by-rate")  # weights removed at once, nothing learned after
 _SINGLE = ("sieve", "bnn", "dropout", *_ONE_SHOT, *BASELINES)  # one network or model predicts
 _MOST_ROWS = 2000  # of an exact Gaussian process, and of gradient boosting without bins
+_DRAWS = 400  # of the target of a row, for its CRPS
 _HELD_OUT = 0.15  # share of the training rows that say how wide the noise of a baseline is
 _Work = tuple[str, str, int, int]  # set, row, first split, number of splits
 Array = NDArray[np.float64]
@@ -167,6 +167,32 @@ def run_row(
     totals["processor_seconds"] = round(time.process_time() - began_work, 2)
     detail = {"candidates": [asdict(one) for one in settings], "budget": asdict(budget)}
     return row_of(name, row, each, seeds, totals, detail)
+
+
+def crps(draws: Array, targets: Array) -> float:
+    """Continuous ranked probability score of draws (n, S) for targets (n,), averaged.
+
+    E|x - y| - E|x - x'| / 2 over independent draws x, x'.
+
+    Example:
+        >>> crps(np.array([[0.0, 2.0]]), np.array([1.0]))
+        0.0
+    """
+    n_draws = draws.shape[1]
+    ranks = 2 * np.arange(1, n_draws + 1) - n_draws - 1
+    spread = np.sort(draws, 1) @ ranks / (n_draws * (n_draws - 1))
+    return float(np.mean(np.abs(draws - targets[:, None]).mean(1) - spread))
+
+
+def estimator_scores(model: SieveRegressor, x: Array, y: Array) -> dict[str, float]:
+    """Scores of a fitted estimator on test rows."""
+    low, high = model.predict_interval(x, level=0.9).T
+    return {
+        "rmse": float(np.sqrt(np.mean((model.predict(x) - y) ** 2))),
+        "nll": -model.log_likelihood(x, y),
+        "crps": crps(model.sample(x, _DRAWS), y),
+        "coverage_90": float(np.mean((low <= y) & (y <= high))),
+    }
 
 
 def run_estimator(name: str, n_members: int, splits: Sequence[int]) -> list[dict[str, Any]]:

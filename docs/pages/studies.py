@@ -307,21 +307,17 @@ def recipes_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines) if rows else EMPTY
 
 
-def regressor_table(results: list[dict[str, Any]]) -> str:
-    """Scores of `SieveRegressor` with its defaults on the UCI sets."""
-    rows = rows_of(results, "regressor", "test")
-    head = ("set", "engine", "networks", "RMSE", "NLL", "CRPS", "90 % intervals cover", "seconds")
-    lines = [_line(head), "| --- | --- | --- |" + " ---: |" * 5]
-    for row in sorted(rows.values(), key=lambda row: (row["data"], row["name"].split()[1])):
-        setting, numbers = row["setting"], row["metrics"]
-        chains = setting["engine"] == "sghmc"
-        n = setting["n_members"] or (2 if chains else 1)
-        lines.append(_line([
-            row["data"], f"`{setting['engine']}`", f"{n} chains" if chains else str(n),
-            f"{numbers['rmse']:.2f} ± {numbers['rmse_standard_error']:.2f}",
-            f"{numbers['nll']:.2f}", f"{numbers['crps']:.2f}", f"{numbers['coverage_90']:.3f}",
-            f"{numbers['seconds_a_fit']:.1f}",
-        ]))  # fmt: skip
+def engines_table(results: list[dict[str, Any]]) -> str:
+    """RMSE and NLL of `SieveRegressor` with its engines on every set of `studies.tables`."""
+    rows = rows_of(results, "tables", "test")
+    methods = ("sieve", "sieve-5", "chains", "deep-ensemble")
+    lines = [_line(("set", "one SBNN", "five SBNN", "two chains of SGHMC", "five MAP")),
+             "| --- |" + " ---: |" * len(methods)]  # fmt: skip
+    for name in dict.fromkeys(row["data"] for row in rows.values()):
+        scores = [rows[at]["metrics"] if (at := f"{name} {one}") in rows else None
+                  for one in methods]  # fmt: skip
+        lines.append(_line([name, *("" if one is None else f"{one['rmse']:.3g} / {one['nll']:.2f}"
+                                    for one in scores)]))  # fmt: skip
     return "\n".join(lines) if rows else EMPTY
 
 

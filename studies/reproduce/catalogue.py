@@ -13,7 +13,6 @@ from studies import (
     aeb_resnet,
     bmr_mnist,
     pretrained_resnet,
-    regressor,
     sbnn_mnist,
     sbnn_vgg,
     scratch_mnist,
@@ -129,7 +128,6 @@ STUDIES = {
     "familiarity": Study("familiarity", seeds=True),
     "federated": Study("federated", full=("--full", "--seeds", "2"), seeds=True),
     "recipes": Study("recipes", seeds=True),
-    "regressor": Study("regressor"),
     "selection": Study("selection", seeds=True),
     "tables": Study("tables"),
     "wide": Study("wide"),
@@ -449,9 +447,9 @@ def beyond_rows() -> Iterator[Row]:
     for name in tdamp_uci.SETS:
         yield Row(f"own-tdamp-{name}", BEYOND, "EM-TDAMP on tables", f"{name}, 1 x 50 units",
                   "RMSE", None, "tdamp-uci", name, "rmse", "neither")  # fmt: skip
-    for name in regressor.SETS:
+    for name in uci.SETS:
         yield Row(f"own-regressor-{name}", BEYOND, "SieveRegressor as it comes",
-                  f"{name}, one SBNN", "RMSE", None, "regressor", f"{name} sbnn single", "rmse",
+                  f"{name}, one SBNN", "RMSE", None, "uci", f"{name}/sieve", "rmse",
                   "neither")  # fmt: skip
     for name, what in _DIGITS.items():
         yield Row(f"own-digits-{name}", BEYOND, "EM-TDAMP on 8x8 digits", what, "accuracy", None,

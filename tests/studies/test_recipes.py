@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from studies.recipes import choose
-from studies.regressor import crps
+from studies.uci import crps
 
 
 def test_a_safer_candidate_wins_within_two_standard_errors():

@@ -41,17 +41,6 @@ class Dependence:
     low: FloatArray
     high: FloatArray
 
-    def as_json(self) -> dict[str, Any]:
-        """The curve as plain data; a missing value is null, a date its text."""
-        numeric = self.at.dtype.kind in "fiub"
-        at = [None if value != value else float(value) for value in self.at] if numeric else [
-            None if value is None else str(value) for value in self.at
-        ]  # fmt: skip
-        bands = {name: np.asarray(getattr(self, name)) for name in ("mean", "low", "high")}
-        return {"column": self.column, "kind": "number" if numeric else "level", "at": at} | {
-            name: [[float(f"{v:.6g}") for v in row] for row in band] for name, band in bands.items()
-        }
-
 
 def answers_of(models: Sequence[SparseModel], x: Tensor, n_samples: int) -> Tensor:
     """Means or class probabilities by every draw of every network, (S, n, m), at inputs (n, q)."""

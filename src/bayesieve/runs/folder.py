@@ -20,7 +20,7 @@ PAGE, CERTIFICATE = "report.html", "certificate.json"
 _ABOUT_RUN = "config.json"
 _PICTURES = (
     "training", "reliability", "confusion", "uncertainty", "examples", "fit", "inclusion", "layers",
-    "sparsity", "overview", "pixels", "importance", "dependence", "attack",
+    "sparsity", "overview", "pixels", "importance", "attack",
 )  # fmt: skip
 
 
@@ -37,7 +37,6 @@ class RunFolder(OwnedFolder):
     layout: ClassVar[tuple[str, ...]] = (
         _ABOUT_RUN, "metrics.jsonl", "metrics.json", "curve.json", "chains.json", "attack.json",
         CERTIFICATE, "familiarity.safetensors", NETWORK, "report.md", PAGE, "importance.json",
-        "dependence.json",
         "posterior*.safetensors", CHECKPOINTS, "checkpoints/checkpoint-*.sha256",
         *(f"figures/{name}.png" for name in _PICTURES),
     )  # fmt: skip

@@ -9,16 +9,15 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from bayesieve.assess.figures.features import dependence_curves, error_path, importance_bars
+from bayesieve.assess.figures.features import error_path, importance_bars
 from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.core.priors import SpikeSlab
@@ -28,7 +27,6 @@ from bayesieve.data.tables import RawTable, encode_table, read_table
 from bayesieve.errors import DataError, UsageError
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
 from bayesieve.estimators.defaults import TableSettings
-from bayesieve.estimators.dependence import Dependence, answers_of, dependence
 from bayesieve.estimators.importance import shuffled_change, shuffled_changes
 from bayesieve.files import same_place, write_atomically
 from bayesieve.runs.build import absolute_paths, build_network, check_varied, described_net
@@ -43,8 +41,7 @@ from bayesieve.runs.summary import Picture, embedded
 from bayesieve.text import markdown_table
 
 LEAST_ROWS = 20
-_DRAWS = 32  # that say how sure an importance or a curve is
-_CURVES, _DRAWN_CURVES, _POINTS = 12, 6, 20  # columns with a curve, those in the picture, values
+_DRAWS = 32  # that say how sure an importance is
 _FOLDS = 10
 _TEST_FRACTION = 0.2
 
@@ -97,8 +94,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     if same_place(bundle, folder.path):
         raise UsageError("--out and --report must be different folders.")
     counts = asked.likelihood is not None and not likelihood_class(asked.likelihood).standardised
-    raw = _read(asked, asked.test_fraction, counts=counts)
-    data = _load(asked, raw, counts=counts)
+    data = _load(asked, _read(asked, asked.test_fraction, counts=counts), counts=counts)
     settings: dict[str, Any] = {}
     for flag, value, task in (
         ("likelihood", asked.likelihood, "regression"),
@@ -132,7 +128,6 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
             folder, config, data, [learned], model.history_, seconds, figures=asked.figures
         )
         importance = _importance(data, model, folder, figures=asked.figures)
-        _dependence(raw, data, model, folder, importance, figures=asked.figures)
         folder.seal()
         if asked.zeros is None:
             write_form(load(folder.path, device="cpu"), "bundle", bundle, force=asked.force)
@@ -233,48 +228,6 @@ def _importance(
         text += "\n".join(["", *embedded([picture]), ""])
     folder.write("report.md", text)
     return by_name
-
-
-def _dependence(
-    raw: RawTable,
-    data: DataSet,
-    model: SieveRegressor | SieveClassifier,
-    folder: RunFolder,
-    importance: Mapping[str, float],
-    *,
-    figures: bool,
-) -> None:
-    """Write dependence.json, its picture and a section of the report, of the columns that matter.
-
-    Curves are means in the unit of the target, or probabilities of every class.
-    """
-    groups = np.array(column_of_input(data.preprocessing["columns"]))
-    x, train = data.train.x.double().numpy(), raw.frame.take(raw.train)
-    unit = data.train if data.task == "regression" else None
-
-    def answers(inputs: NDArray[np.float64]) -> torch.Tensor:
-        drawn = answers_of(model.sparse_models_, torch.as_tensor(inputs), _DRAWS)
-        return drawn if unit is None else unit.in_target_unit(drawn)
-
-    best = sorted(importance, key=lambda name: -importance[name])[:_CURVES]
-    curves = []
-    for name in best:
-        column = np.flatnonzero(groups == list(importance).index(name))
-        rows, band = dependence(answers, x, column, points=_POINTS)
-        curves.append(Dependence(name, train.columns[name][rows], *band.numpy()).as_json())
-    outputs = list(data.classes or [raw.target])
-    folder.write("dependence.json", {"outputs": outputs, "level": 0.9, "columns": curves})
-    if figures:
-        of_class = f"probability of {outputs[-1]}" if data.classes else outputs[0]
-        dependence_curves(
-            curves[:_DRAWN_CURVES], folder.place("figures/dependence.png"),
-            output=len(outputs) - 1 if data.classes else 0, ylabel=of_class,
-        )  # fmt: skip
-        picture = ("figures/dependence.png", "Mean prediction over the rows when a column has each "
-                   "value, with the band of 90 % of the posterior draws.")  # fmt: skip
-        text = (folder.path / "report.md").read_text(encoding="utf-8")
-        text += "\n".join(["\n## How predictions depend on them\n", *embedded([picture]), ""])
-        folder.write("report.md", text)
 
 
 class SelectionFolder(OwnedFolder):

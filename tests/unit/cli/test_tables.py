@@ -132,11 +132,26 @@ def test_fit_table_learns_what_the_regressor_learns(fitted, house):
     assert torch.equal(posterior_of(run.model).mean, model.posterior_.mean)
     assert torch.equal(posterior_of(run.model).std, model.posterior_.std)
     assert run.config.schedule.kl == model.kl_
-    assert run.config.net.name == f"mlp:16:relu:{model.settings_.bins}"  # embedded columns
-    x = 3 * data.test.x
-    expected = model.sparse_.to_module()(x)
-    for delivered in (run.model.to_module(), load(fitted[0])):
-        torch.testing.assert_close(delivered(x), expected, rtol=0, atol=1e-5)
+
+
+def test_embedded_columns_are_in_run_and_bundle(tmp_path):
+    """Steps that plain columns learn late: the folds choose bins."""
+    x = np.random.default_rng(0).uniform(-1, 1, size=(400, 2)).round(6)
+    rows = np.c_[x, np.floor(6 * x[:, 0]) % 2]
+    path = tmp_path / "steps.csv"
+    np.savetxt(path, rows, "%.6f", ",", header="a,b,y", comments="")
+    flags = ("--kl", 0.1, "--epochs", 30, "--no-figures", "--task", "regression")
+    out, report = tmp_path / "m", tmp_path / "r"
+    as_json("fit-table", path, "--target", "y", *flags, "--out", out, "--report", report)
+    data = load_data(f"csv:{path}", target="y", task="regression", seed=0)
+    model = SieveRegressor(epochs=30, kl=0.1, random_state=0, standardise=False)
+    model.fit(data.train.x.numpy(), data.train.y.numpy())
+    run = runs.load(report, device="cpu")
+    assert run.config.net.name == "mlp:50:relu:8"
+    assert torch.equal(posterior_of(run.model).mean, model.posterior_.mean)
+    expected = model.sparse_.to_module()(3 * data.test.x)
+    for delivered in (run.model.to_module(), load(out)):
+        torch.testing.assert_close(delivered(3 * data.test.x), expected, rtol=0, atol=1e-5)
 
 
 def test_fit_table_learns_what_the_classifier_learns(house, tmp_path):

@@ -358,8 +358,8 @@ def test_members_are_averaged():
 @pytest.mark.slow
 def test_the_folds_choose_the_weight_of_the_prior():
     source = np.random.default_rng(0)
-    X = source.normal(size=(40, 10))
-    y = source.normal(size=40)  # nothing to learn: the prior is all there is
+    X = source.normal(size=(60, 10))
+    y = source.normal(size=60)  # nothing to learn: the prior is all there is
     settings = {"hidden": (30,), "epochs": 40, "lr": 0.05, "folds": 4, "patience": 40}
     model = SieveRegressor(**settings, bins=0, random_state=0).fit(X, y)
     assert model.kl_ > 0.1

@@ -1,8 +1,7 @@
-"""Figures of inputs: their importance, how predictions depend on them, error against those kept."""
+"""Figures of feature selection: importance of inputs, error against inputs kept."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,7 +9,6 @@ from numpy.typing import ArrayLike
 from bayesieve.assess.figures import style
 
 _MOST_BARS = 40
-_ACROSS = 3  # small pictures side by side
 
 
 def importance_bars(
@@ -65,53 +63,6 @@ def importance_bars(
         note = f"{sum(chosen)} of {len(names)} kept"
         axes.text(0.98, 0.02, note, transform=axes.transAxes, ha="right", va="bottom",
                   fontsize=style.NOTE_SIZE, color=style.MUTED)  # fmt: skip
-    return style.save(figure, path)
-
-
-def dependence_curves(
-    curves: Sequence[Mapping[str, Any]], path: str | Path, *, output: int = 0, ylabel: str = ""
-) -> Path:
-    """Draw how predictions depend on some columns: a curve with its band, or level by level.
-
-    Args:
-        curves: as `estimators.dependence.Dependence.as_json` makes them.
-        path: PNG file to write.
-        output: which target or class.
-        ylabel: what is predicted.
-
-    Example:
-        >>> bands = {"mean": [[1.0], [2.0]], "low": [[0.5], [1.8]], "high": [[1.5], [2.2]]}
-        >>> curve = {"column": "age", "kind": "number", "at": [30.0, 50.0], **bands}
-        >>> dependence_curves([curve], "dependence.png").name
-        'dependence.png'
-    """
-    if not curves:
-        raise ValueError("dependence_curves: give at least one curve.")
-    down = -(-len(curves) // _ACROSS)
-    figure = style.new_figure(3.0 * min(len(curves), _ACROSS) + 0.6, 2.5 * down + 0.3)
-    first = None
-    for i, curve in enumerate(curves):
-        axes = figure.add_subplot(down, min(len(curves), _ACROSS), i + 1, sharey=first)
-        first = first or axes
-        mean, low, high = (
-            np.asarray(curve[name], dtype=float)[:, output] for name in ("mean", "low", "high")
-        )
-        known = [j for j, value in enumerate(curve["at"]) if value is not None]
-        if curve["kind"] == "number" and len(known) > 1:
-            at = np.asarray([curve["at"][j] for j in known], dtype=float)
-            axes.fill_between(
-                at, low[known], high[known], color=style.BLUE, alpha=0.18, linewidth=0
-            )
-            axes.plot(at, mean[known], color=style.BLUE)
-        else:
-            places = np.arange(len(mean))
-            axes.errorbar(places, mean, yerr=np.clip([mean - low, high - mean], 0, None), fmt="o",
-                          color=style.BLUE, markersize=4, elinewidth=0.9, capsize=2)  # fmt: skip
-            words = ["(missing)" if value is None else str(value)[:12] for value in curve["at"]]
-            axes.set_xticks(places, words, rotation=45, ha="right")
-        style.dress(
-            axes, title=str(curve["column"]), xlabel="", ylabel="" if i % _ACROSS else ylabel
-        )
     return style.save(figure, path)
 
 
