@@ -1,9 +1,18 @@
 """Examples in docstrings run in an empty folder; workers share out tests by neighbourhood."""
 
 import importlib
+import importlib.util
 
 import pytest
 from _pytest.doctest import DoctestItem
+
+# Files that are an adapter of a library and nothing else.
+_ADAPTERS = ("lightning", "transformers")
+collect_ignore = [
+    f"src/bayesieve/training/{name}.py"
+    for name in _ADAPTERS
+    if importlib.util.find_spec(name) is None
+]
 
 
 @pytest.fixture(autouse=True)

@@ -35,6 +35,7 @@ WITH_CODE = (
     "docs/tutorials/table.md",
     "docs/tutorials/language-model.md",
     "docs/runs.md",
+    "docs/logging.md",
     "docs/uncertainty.md",
     "docs/streams.md",
     "docs/adding-an-engine.md",

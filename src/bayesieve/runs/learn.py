@@ -4,8 +4,9 @@ Fit as the settings say, save what was learned, test it, draw it and write the r
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, replace
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +47,8 @@ from bayesieve.text import as_bytes, tempering_words
 from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint, write_metrics
 from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
+from bayesieve.training.logs import Log, log_classes, scalars
 from bayesieve.training.options import Row
-from bayesieve.training.progress import ScalarLog, check_installed
 
 # Of the section training.
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads", "micro_batch"}
@@ -79,6 +80,7 @@ def train(asked: Train) -> dict[str, Any]:
         return {}
     if not (resume or dry_run):
         folder.check_free(inputs_of(wanted), force=asked.force)
+    logged = _logs_of(asked)
     plan = make_plan(wanted)
     need, at_once = _memory_of(plan) if dry_run or is_large(plan) else (None, None)
     if dry_run:
@@ -87,9 +89,7 @@ def train(asked: Train) -> dict[str, Any]:
         _check_same(plan.config, folder.read_config())
         if not asked.resume_with_other_data:
             check_names(folder, plan.data)
-    if asked.tensorboard:
-        check_installed()
-    with folder.locked():
+    with folder.locked(), ExitStack() as opened:
         if resume:
             folder.adopt()
         else:
@@ -105,8 +105,9 @@ def train(asked: Train) -> dict[str, Any]:
         note(f"training on {plan.device}: {plan.size.n_steps:,} steps, "
              f"{plan.problem.layout.size:,} parameters; stop with Ctrl-C, continue with "
              f"--resume{agreed}")  # fmt: skip
-        log = ScalarLog(folder.path / "tensorboard") if asked.tensorboard else None
-        run = learn(plan, folder, resume=resume, log=log, at_once=at_once)
+        settings = to_dict(plan.config)
+        logs = [opened.enter_context(log(folder.path, settings)) for log in logged]
+        run = learn(plan, folder, resume=resume, logs=logs, at_once=at_once)
         result = write_results(
             folder, plan.config, plan.data, run.models, run.history, run.seconds,
             figures=asked.figures,
@@ -116,6 +117,15 @@ def train(asked: Train) -> dict[str, Any]:
 
             add_page(folder, str(plan.device), trust=asked.trust)
         return result
+
+
+def _logs_of(asked: Train) -> list[type[Log]]:
+    """The logs that were asked for, each once; a missing one is an error before any work."""
+    names = asked.log.split(",") if isinstance(asked.log, str) else [*(asked.log or ())]
+    try:
+        return log_classes([*names, *(["tensorboard"] if asked.tensorboard else [])])
+    except ValueError as error:
+        raise UsageError(f"--{error}") from error
 
 
 def as_config(config: Config) -> RunConfig:
@@ -196,7 +206,7 @@ def learn(
     folder: RunFolder,
     *,
     resume: bool | str,
-    log: ScalarLog | None = None,
+    logs: Sequence[Log] = (),
     at_once: int | None = None,
 ) -> Learned:
     """Train as planned, with checkpoints in the folder.
@@ -215,7 +225,10 @@ def learn(
     if resume and (folder.path / _GROUPS).is_file():
         sizes = folder.read(_GROUPS)["sizes"]
     if len(sizes) > 1 and not (resume and has_checkpoint(folder.path)):
-        return _learn_groups(plan, problem, folder, sizes, resume=resume)
+        learned = _learn_groups(plan, problem, folder, sizes, resume=resume)
+        for row, log in product(learned.history, logs):
+            log.write(row["step"], scalars(row))
+        return learned
     if resume and not has_checkpoint(folder.path):
         note("no checkpoint yet: the run begins anew.")
         resume = False
@@ -226,7 +239,7 @@ def learn(
         validation=plan.validation,
         folder=folder.path,
         resume=resume,
-        callbacks=() if log is None else (log,),
+        callbacks=logs,
     )
     return Learned(run.models, run.history, run.seconds)
 

@@ -176,7 +176,12 @@ class Train(_Trusting):
         "Continue it although the data are not those it was begun with.", False
     )
     figures: bool = option(_FIGURES, True)
-    tensorboard: bool = option("Also write scalars to RUN/tensorboard.", False)
+    log: str | Sequence[str] | None = option(
+        "Also write the numbers of every epoch to csv, tensorboard, wandb or mlflow; several with "
+        "commas.",
+        metavar="NAMES",
+    )
+    tensorboard: bool = option("The same as --log tensorboard.", False)
     arguments: str | None = command_line()
     settings: Mapping[str, Any] = run_settings()
 

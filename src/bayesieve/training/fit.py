@@ -208,7 +208,8 @@ def fit(
             into it is refused. None writes nothing.
         resume: continue from the newest checkpoint in the folder. The data must be those of the
             first run, unless it is "with other data".
-        callbacks: called after each epoch; one that returns True ends the run.
+        callbacks: called after each epoch, or by `training.options.EverySteps` after steps; one
+            that returns True ends the run. `training.logs` has those that write logs.
 
     Example:
         >>> from torch import nn

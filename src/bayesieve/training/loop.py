@@ -35,7 +35,15 @@ from bayesieve.training.checkpoint import (
 from bayesieve.training.distributed import Ranks
 from bayesieve.training.feed import data_of, feed
 from bayesieve.training.fingerprint import Fingerprint
-from bayesieve.training.options import Callback, Progress, Pruning, Row, Validation, renewal_steps
+from bayesieve.training.options import (
+    Callback,
+    EverySteps,
+    Progress,
+    Pruning,
+    Row,
+    Validation,
+    renewal_steps,
+)
 from bayesieve.training.population import Population, Start, epoch_order
 from bayesieve.training.progress import Bar, progress_bar
 from bayesieve.training.schedule import Schedule, minibatch_weight
@@ -71,6 +79,8 @@ class Loop:
         log_lik_sum = torch.zeros(population.n, dtype=torch.float64, device=device)
         self.record = Record(self.order.get_state(), log_lik_sum)
         self.fed: Iterator[Batch] | None = None  # the batches of a stream, while the run reads it
+        self.watchers: list[EverySteps] = []
+        self.ended = False  # by a callback
 
     def start(self, start_from: Start | None, *, resume: bool | str) -> None:
         """Begin at a posterior, with a mask, or at a checkpoint."""
@@ -94,7 +104,9 @@ class Loop:
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
-        record, size, stop, ranks = self.record, self.size, False, self.ranks
+        record, size, ranks = self.record, self.size, self.ranks
+        self.watchers = [one for one in callbacks if isinstance(one, EverySteps)]
+        after_epochs = [one for one in callbacks if not isinstance(one, EverySteps)]
         caught = self.folder is not None or ranks is not None
         with (
             self._feeding(),
@@ -103,17 +115,13 @@ class Loop:
         ):
             if ranks is not None:
                 ranks.arrived = signals
-            while record.step < size.n_steps and not stop and not self._out_of_patience():
+            while record.step < size.n_steps and not self.ended and not self._out_of_patience():
                 epoch = record.step // size.per_epoch
                 began = time.perf_counter()
                 if self._epoch(epoch, bar, signals):
                     row = self._close_epoch(epoch, time.perf_counter() - began)
                     bar.describe(row, size.n_epochs, self.population.problem.n_data)
-                    seen = Progress(
-                        epoch + 1, record.step, size.n_steps, row, self.population.posterior
-                    )
-                    stop = any([callback(seen) for callback in callbacks if self._first])
-                    stop = stop if ranks is None else ranks.from_first(stop)
+                    self._call(after_epochs, row)
                 if number := self._stopped_by(signals):
                     self._save()
                     if ranks is not None:
@@ -129,6 +137,13 @@ class Loop:
             predicts.append(self._predicts(posterior))
         self._drop_diverged("the posterior mean", torch.tensor(finite))
         self._drop_diverged("a prediction of the kept draws", torch.tensor(predicts))
+
+    def _call(self, callbacks: Sequence[Callback], row: Row) -> None:
+        """Call back; the first process asks, and all end if any callback says so."""
+        posterior = self.population.posterior
+        seen = Progress(row["epoch"], row["step"], self.size.n_steps, row, posterior)
+        ended = any([callback(seen) for callback in callbacks if self._first])
+        self.ended |= ended if self.ranks is None else self.ranks.from_first(ended)
 
     @contextmanager
     def _feeding(self) -> Iterator[None]:
@@ -168,13 +183,20 @@ class Loop:
             else:
                 assert self.fed is not None
                 taken = next(self.fed)
-            record.log_lik_sum += self.stepper(taken)["log_lik"]
+            log_lik = self.stepper(taken)["log_lik"]
+            record.log_lik_sum += log_lik
             record.step = step + 1
             if self.pruning is not None and record.step in self.renewals:
                 self.population.prune_(self.pruning, record.step / size.n_steps)
             bar.advance()
+            if due := [one for one in self.watchers if record.step % one.n == 0]:
+                row = {"epoch": epoch + 1, "step": record.step, "log_lik": plain(log_lik)}
+                self._call(due, row | {"lr_scale": round(lr, 6)} | self._zeros())
             if record.step == end:
                 break  # the epoch is closed before anything is saved
+            if self.ended:
+                self._save()
+                return False
             if self._stopped_by(signals):
                 return False
             if every and record.step % every == 0:
@@ -211,9 +233,7 @@ class Loop:
         row: Row = {"epoch": epoch + 1, "step": record.step, "seconds": round(seconds, 3)}
         row |= {"log_lik": plain(log_lik), "kl": plain(kl), "elbo": plain(log_lik - kl)}
         row["lr_scale"] = round(self._dials(record.step - 1, 0)[0], 6)
-        keep = population.state.controls.keep
-        if keep is not None:
-            row["zeros"] = plain(1 - keep.double().mean(1))
+        row |= self._zeros()
         watch, ended = self.validation, record.step >= self.size.n_steps
         if watch is not None and (ended or (epoch + 1) % watch.every == 0):
             row |= self._validate(watch, epoch)
@@ -226,6 +246,10 @@ class Loop:
             if every is None or record.step % every == 0:
                 self._save()
         return row
+
+    def _zeros(self) -> Row:
+        keep = self.population.state.controls.keep
+        return {} if keep is None else {"zeros": plain(1 - keep.double().mean(1))}
 
     def _drop_diverged(self, what: str, finite: Tensor) -> None:
         """Drop the models that are not finite, (k,) bool; raise if no other is left.

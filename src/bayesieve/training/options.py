@@ -186,7 +186,16 @@ class Validation:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after an epoch; given to callbacks, which stop it by returning True."""
+    """Where a run stands; given to callbacks, which end it by returning True.
+
+    Args:
+        epoch: the one that ended, or that the step belongs to; from 1.
+        step: steps done.
+        n_steps: of the whole run.
+        row: after an epoch, its line of metrics.jsonl; after a step, its log-likelihood, factor of
+            the learning rate, and zeros.
+        posterior: makes the posterior of now.
+    """
 
     epoch: int
     step: int
@@ -196,3 +205,31 @@ class Progress:
 
 
 Callback = Callable[[Progress], bool]
+
+
+@dataclass(frozen=True)
+class EverySteps:
+    """A callback of `fit` that is called after every n-th step instead of after each epoch.
+
+    One that returns True ends the run there; with a folder, a checkpoint is written, and `resume`
+    goes on from it. Of processes that share a run, each must be given the same ones.
+
+    Args:
+        n: steps between calls.
+        callback: takes a `Progress`.
+
+    Example:
+        fit(problem, engine, epochs=10, callbacks=[EverySteps(100, CsvLog("runs/a"))])
+    """
+
+    n: int
+    callback: Callback
+
+    def __post_init__(self) -> None:
+        check_positive("EverySteps", n=self.n)
+        if not callable(self.callback):
+            raise TypeError(f"EverySteps: callback must be a function, got {self.callback!r}.")
+
+    def __call__(self, progress: Progress) -> bool:
+        """Call it."""
+        return self.callback(progress)

@@ -1,13 +1,9 @@
-"""Progress of a run: a bar with the time left on a terminal, and scalars for TensorBoard."""
+"""Progress of a run: a bar with the time left on a terminal."""
 
-import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar
-
-from bayesieve.training.options import Progress
 
 
 class Bar:
@@ -57,43 +53,3 @@ def progress_bar(n_steps: int, done: int, *, shown: bool = True) -> Iterator[Bar
 
 def _first(value: float | list[float]) -> float:
     return value[0] if isinstance(value, list) else value
-
-
-def check_installed() -> None:
-    """Raise if TensorBoard is missing."""
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ImportError(
-            "TensorBoard logs need tensorboard: `pip install 'bayesieve[tensorboard]'`."
-        )
-
-
-class ScalarLog:
-    """Writes every number of an epoch's row; a population gets one curve per model.
-
-    Args:
-        folder: where TensorBoard looks (`tensorboard --logdir FOLDER`).
-
-    Example:
-        fit(problem, engine, epochs=10, callbacks=[ScalarLog(Path("runs/a/tensorboard"))])
-    """
-
-    def __init__(self, folder: Path) -> None:
-        check_installed()
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def __call__(self, progress: Progress) -> bool:
-        """Write one epoch; never ends the run."""
-        for name, value in progress.row.items():
-            if isinstance(value, list | tuple):
-                for i, member in enumerate(value):
-                    self._add(f"{name}/{i}", member, progress.step)
-            else:
-                self._add(name, value, progress.step)
-        self._writer.flush()
-        return False
-
-    def _add(self, name: str, value: object, step: int) -> None:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            self._writer.add_scalar(name, value, step)
