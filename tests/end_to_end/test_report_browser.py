@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 from dataclasses import replace
 from itertools import pairwise
 
@@ -267,7 +268,8 @@ CAPTURE = """() => {
     window.saved = [];
     URL.createObjectURL = (blob) => { window.saved.push(blob); return "#"; };
     HTMLAnchorElement.prototype.click = () => {};
-    document.querySelectorAll(".downloads button").forEach((button) => button.click());
+    const buttons = document.querySelectorAll(".downloads button:not(.picture)");
+    buttons.forEach((button) => button.click());
     return Promise.all(window.saved.map((blob) => blob.text()));
 }"""
 
@@ -276,7 +278,7 @@ CAPTURE = """() => {
 def test_every_picture_hands_out_its_data(visit, name):
     with visit(name) as page:
         files = page.evaluate(CAPTURE)
-        assert len(files) == page.locator(".downloads button").count() > 10
+        assert len(files) == page.locator(".downloads button:not(.picture)").count() > 10
         for csv, text in zip(files[::2], files[1::2], strict=True):
             rows = json.loads(text)
             assert len(csv.splitlines()) == len(rows) + 1 > 1
@@ -338,7 +340,7 @@ def test_runs_are_ranked_only_beyond_chance(visit, source, folder):
         row = page.locator("#compare tbody tr").first
         assert row.locator(".best").count() == 0
         assert "within chance" in row.text_content()
-        assert page.locator('[data-panel="runs-size"] circle').count() == 2
+        assert page.locator('[data-panel="runs-size"] .dot').count() == 2
     with visit("far") as page:  # 80 % zeros after a few epochs cost more than chance
         row = page.locator("#compare tbody tr").first
         assert row.locator("td").nth(1).get_attribute("class") == "best"
@@ -472,7 +474,7 @@ def test_a_dot_of_the_map_goes_into_the_network(visit):
         panel = page.locator('[data-panel="digits-map"]')
         panel.scroll_into_view_if_needed()
         run = data_of(page)
-        assert panel.locator("circle").count() == len(run["map"]["index"]) == 364
+        assert panel.locator(".dot").count() == len(run["map"]["index"]) == 364
         panel.get_by_role("button", name="Next dot").click()
         index = run["map"]["index"][0]
         assert f"test example {index}" in panel.locator(".picked").text_content()
@@ -544,3 +546,90 @@ def test_no_picture_is_nameless_and_no_heading_cell_empty(visit):
             .map((n) => n.outerHTML)"""
         )
         assert names == []
+
+
+def test_the_slider_begins_at_the_dense_network(visit, source):
+    with visit("digits") as page:
+        run = data_of(page)
+        way = run["curve"]["before"]["points"][: run["curve"]["before"]["on_the_way"]]
+        page.locator("[data-class]").wait_for()
+        page.locator("#cut").focus()
+        page.keyboard.press("Home")
+        assert page.locator("#cut").input_value() == str(-len(way))
+        assert page.locator("#at-weights").text_content() == "1,510"
+        assert page.locator("#cut-command").is_hidden()  # nothing to make: it is what was there
+        assert "20 of 20 rows" in page.locator(".mask").first.text_content()
+        probs = page.locator("[data-class]").get_attribute("data-probs").split()
+        example = run["examples"]["least"]["index"][0]
+        exact = predict(source.before, source.data.test.x[example : example + 1]).probs[0]
+        assert [float(p) for p in probs] == pytest.approx(exact.tolist(), abs=2e-3)
+        thumb, marker = (
+            page.evaluate(
+                f"(() => {{ const box = document.querySelector('{where}').getBoundingClientRect();"
+                " return box.left + box.width / 2; })()"
+            )
+            for where in (".dock .thumb", '[data-panel="digits-curve"] circle[r="7"]')
+        )
+        assert thumb == pytest.approx(marker, abs=1)  # the thumb is under the marker
+        rail = page.locator(".dock .rail").bounding_box()
+        page.mouse.click(rail["x"] + rail["width"] - 1, rail["y"] + 10)
+        assert page.locator("#cut").input_value() == "8"
+        assert page.locator("#at-zeros").text_content().startswith("9")
+
+
+def test_a_lasso_gathers_thumbnails(visit):
+    with visit("digits") as page:
+        chart = page.locator('[data-panel="digits-map"] svg[role=img]')
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        corners = [(0.02, 0.02), (0.99, 0.02), (0.99, 0.9), (0.02, 0.9)]
+        for i, (x, y) in enumerate(corners):
+            page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"], steps=4)
+            if i == 0:
+                page.mouse.down()
+        page.mouse.up()
+        picked = page.locator(".picked")
+        assert "364 test examples inside" in picked.text_content()
+        assert page.locator(".thumbnail").count() == 48
+        page.locator(".thumbnail").first.click()
+        assert "says" in picked.text_content()
+
+
+def test_a_picture_is_copied_or_saved(visit):
+    with visit("digits") as page:
+        refuse = "() => { navigator.clipboard.write = () => Promise.reject(new Error('no')); }"
+        page.evaluate(refuse)
+        with page.expect_download() as saved:
+            page.locator('[data-panel="digits-curve"] .picture').click()
+        assert saved.value.suggested_filename == "digits-curve.png"
+        width, height = struct.unpack(">II", saved.value.path().read_bytes()[16:24])
+        assert width > 1500
+        assert height > 400
+
+
+def test_tables_have_dependence_under_their_sliders_and_ranks(visit):
+    with visit("table") as page:
+        curves = data_of(page)["dependence"]
+        shown = page.locator(".slider .dependence")
+        assert shown.count() == len(curves)
+        label = shown.first.get_attribute("aria-label")
+        assert "Average answer by" in label
+        line = shown.first.locator("line").last
+        before = line.get_attribute("x1")
+        page.locator(".slider input").first.evaluate(
+            "(node) => { node.value = node.max; node.dispatchEvent(new Event('input')); }"
+        )
+        assert line.get_attribute("x1") != before
+        assert page.locator('[data-panel$="-ranks"] rect').count() >= 11
+        ways = page.locator(".ways").text_content()
+        assert "predict the mean" in ways
+        assert "linear model" in ways
+    with visit("choice") as page:
+        assert "P(" in page.locator(".slider .dependence").first.text_content()
+
+
+def test_words_of_settings_tell_their_meaning(visit):
+    with visit("digits") as page:
+        assert page.locator(".kicker abbr").first.get_attribute("title").startswith("engine: ")
+        assert page.locator(".ways abbr", has_text="ECE").get_attribute("title")
+        assert page.locator("#command").count() == 1

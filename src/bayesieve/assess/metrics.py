@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import (
@@ -391,6 +391,37 @@ def interval_coverage(lower: Tensor, upper: Tensor, targets: Tensor) -> float:
         "interval_coverage", lower=lower, upper=upper, targets=targets
     )
     return float(((lower <= targets) & (targets <= upper)).double().mean())
+
+
+def rank_histogram(samples: Tensor, targets: Tensor, n_bins: int, generator: Generator) -> Tensor:
+    """Count targets by their rank among draws from their predictive distribution, (n_bins,).
+
+    The probability integral transform by ranks: flat for a calibrated model, a hill where its
+    distributions are too wide, a valley where they are too narrow. A target that ties with draws,
+    as counts do, gets one of their ranks at random.
+
+    Args:
+        samples: draws, (n, N, m).
+        targets: (N, m).
+        n_bins: n + 1 must be a multiple of it, so that every bin has as many ranks.
+        generator: of the ranks of ties.
+
+    Example:
+        >>> samples = torch.tensor([1.0, 2.0, 3.0]).reshape(3, 1, 1).expand(3, 4, 1)
+        >>> targets = torch.tensor([[0.0], [1.5], [2.5], [9.0]])
+        >>> rank_histogram(samples, targets, 2, torch.Generator())
+        tensor([2, 2])
+    """
+    if (len(samples) + 1) % n_bins:
+        raise ValueError(
+            f"rank_histogram: n_bins must divide {len(samples) + 1}, one more than the draws, got "
+            f"{n_bins}."
+        )
+    below = (samples < targets).sum(0)
+    ties = (samples == targets).sum(0)
+    place = torch.rand(targets.shape, generator=generator, device=targets.device)
+    rank = below + (place * (ties + 1)).floor().long()
+    return torch.bincount((rank * n_bins // (len(samples) + 1)).flatten(), minlength=n_bins)
 
 
 def regression_report(

@@ -5,12 +5,13 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bayesieve import __version__
 from bayesieve.assess.diagnostics import effective_sample_size, moves, split_rhat, traces
@@ -21,7 +22,7 @@ from bayesieve.report import curve, inputs, quality, verdicts
 from bayesieve.report.curve import processor
 from bayesieve.report.embed import embed
 from bayesieve.report.packing import Json, rounded, short
-from bayesieve.report.source import Limits, Source
+from bayesieve.report.source import WEIGHT_BYTES, Limits, Source
 from bayesieve.text import tempering_words
 
 FORMAT, VERSION = "bayesieve-report", 1
@@ -92,7 +93,7 @@ def collect_run(source: Source, limits: Limits, tell: Callable[[str], None]) -> 
         way = "sampled" if source.sampler else "after"
         reference = evaluations.get("before", evaluations["after"])
         sieved, levels = curve.sieve_further(source, limits, reference)
-        before = curve.sieve_before(source, limits)
+        before, before_levels = curve.sieve_before(source, limits, sieved["points"][0]["zeros"])
         tell(f"{source.name}: putting the network into the page")
         slopes = inputs.importance(source)
         network = refusal = None
@@ -100,6 +101,7 @@ def collect_run(source: Source, limits: Limits, tell: Callable[[str], None]) -> 
             network = embed(source, levels, limits)
         except UnsupportedModelError as error:
             refusal = str(error).removeprefix("report: ")
+        dense = _embedded_before(source, before_levels, network, limits)
         known = source.known
         checks = verdicts.checks_of(source, evaluations, way, known, sieved)
     best, data = evaluations.get("sampled", evaluations["after"]), source.data
@@ -129,7 +131,7 @@ def collect_run(source: Source, limits: Limits, tell: Callable[[str], None]) -> 
             "points": sieved["points"],
             "before": before,
         },
-        "layers": curve.layer_pictures(source, levels, limits),
+        "layers": curve.layer_pictures(source.posterior, levels, limits),
         "compaction": sieved["compaction"],
         "not_compacted": sieved["not_compacted"],
         "quality": quality.calibration(evaluations, source.data),
@@ -141,14 +143,31 @@ def collect_run(source: Source, limits: Limits, tell: Callable[[str], None]) -> 
         "first_layer": inputs.first_layer(source),
         "attention": inputs.attention_maps(source, slopes),
         "features": inputs.feature_ranking(source, slopes),
+        "dependence": inputs.dependence(source, slopes),
         "training": history_columns(source.history),
         "chains": chains(source),
         "inputs": inputs.describe_inputs(source.data),
         "familiarity": inputs.familiarity(known),
         "network": network,
+        "network_before": dense,
         "not_embedded": refusal,
         "provenance": {**_UNKNOWN, **source.provenance, "timed_on": processor()},
     }
+
+
+def _embedded_before(
+    source: Source, levels: Tensor | None, network: Json | None, limits: Limits
+) -> Json | None:
+    """The network before, for the positions of the slider up to the run; None without room."""
+    if source.before is None or levels is None or network is None:
+        return None
+    kept = sum(step["index"]["shape"][0] for step in network["steps"] if "index" in step)
+    room = replace(limits, model_bytes=limits.model_bytes - WEIGHT_BYTES * kept, draw_bytes=0)
+    try:
+        made = embed(replace(source, model=source.before, drawn=None, members=()), levels, room)
+    except UnsupportedModelError:
+        return None
+    return {**made, "check": {**made["check"], "inputs": None}}
 
 
 def _reading(
@@ -192,7 +211,7 @@ def _headline(
         "after": after,
         "sampled": sampled,
         "speedup": times["speedup"],
-        "baseline": quality.baseline(source.data),
+        "baselines": quality.baselines(source.data),
         "differences": {
             name: {
                 key: verdicts.difference(check)

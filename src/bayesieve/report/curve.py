@@ -1,7 +1,8 @@
 """The positions of the slider: what is left, how good it is and how long it takes at each of them.
 
-The model is pruned further in one shot, by one ranking, from where it is to where a single path of
-weights is left. Positions are evenly spaced in the logarithm of what is kept.
+The model is pruned further in one shot, by one ranking, from where it is to where no weight
+is left. Positions are evenly spaced in the logarithm of what is kept. Before them are those of the
+network that it is compared with, from dense to as many zeros as the run has.
 """
 
 import math
@@ -174,10 +175,20 @@ def _without_zeros(posterior: Posterior) -> nn.Module:
     return materialise(posterior.network, filled, posterior.buffers).cpu()
 
 
-def sieve_before(source: Source, limits: Limits) -> Json | None:
-    """The network to compare with, pruned in one shot from where it is; None without one."""
+def sieve_before(source: Source, limits: Limits, zeros: float) -> tuple[Json | None, Tensor | None]:
+    """The network to compare with, pruned in one shot from where it is; None without one.
+
+    Args:
+        source: the run.
+        limits: how many positions.
+        zeros: of the run. Positions with fewer are those of the slider on the way to it.
+
+    Returns:
+        The points of its curve, and at how many of the positions before the run each weight is
+        kept, (d,).
+    """
     if source.before is None:
-        return None
+        return None, None
     before, score = posterior_of(source.before), source.score  # or the nearest that it has
     if not has_spread(before):
         score = "magnitude"
@@ -185,16 +196,30 @@ def sieve_before(source: Source, limits: Limits) -> Json | None:
         score = "snr"
     masks = further_masks(source.before, score, max(2, limits.points // 2 + 1))
     scores = score_of(before, score)
-    points = []
+    points, on_the_way = [], 0
+    example = source.data.test.x[:_EXAMPLES]
     for keep in masks:
         sparse = SparseModel(before.masked(keep), keep)
         row = _point(sparse, scores, evaluate(sparse, source.data.test))
-        points.append({key: row[key] for key in ("zeros", "weights", *_QUALITY) if key in row})
-    return {"score": score, "points": points}
+        if row["zeros"] < zeros:
+            on_the_way += 1
+            with suppress(UnsupportedModelError):
+                if before.layout.size <= limits.compacted:
+                    row |= _cost(compact(sparse, example.to(before.network.device)).cpu(), example)
+        else:
+            row = {key: row[key] for key in ("zeros", "weights", *_QUALITY) if key in row}
+        points.append(row)
+    levels = masks[:on_the_way].sum(0)
+    pictures = layer_pictures(before, levels, limits) if on_the_way else []
+    layers = [row["levels"] for row in pictures]
+    curve = {"score": score, "points": points, "on_the_way": on_the_way, "layers": layers}
+    return curve, levels if on_the_way else None
 
 
 def further_masks(model: Model, score: Any, n: int) -> Tensor:
-    """Nested masks from the model as it is to the sparsest network, (n or fewer, d) bool.
+    """Nested masks from the model as it is to the empty network, (n or fewer, d) bool.
+
+    The last but one leaves a single path of weights, the last none: biases alone answer.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
@@ -202,8 +227,8 @@ def further_masks(model: Model, score: Any, n: int) -> Tensor:
         >>> from bayesieve.core.posterior import Samples
         >>> network = Network.of(nn.Linear(8, 1), Gaussian())
         >>> weights = torch.arange(9.0, 0.0, -1.0)[None]
-        >>> further_masks(Samples(network, weights), "magnitude", 4).sum(1)
-        tensor([9, 5, 3, 2])
+        >>> further_masks(Samples(network, weights), "magnitude", 5).sum(1)
+        tensor([9, 5, 3, 2, 1])
     """
     posterior = posterior_of(model)
     layout = posterior.layout
@@ -211,10 +236,13 @@ def further_masks(model: Model, score: Any, n: int) -> Tensor:
     priorities = keep_zeros(0.0, score).priorities(posterior)
     most, least = int(now.sum()), int((priorities > layout.n_sparse).sum())
     least = min(max(least, 1), most)
-    sizes = torch.linspace(math.log(most), math.log(least), n).exp().tolist()[1:]
+    sizes = torch.linspace(math.log(most), math.log(least), max(n - 1, 1)).exp().tolist()[1:]
     kept = sorted({round(n_kept) for n_kept in sizes} - {most}, reverse=True)
     further = sparsity_curve(posterior, [1 - n_kept / layout.size for n_kept in kept], score=score)
     masks = torch.cat([now[None], further & now])
+    empty = masks[-1:].clone()
+    empty[:, layout.sparse] = False
+    masks = torch.cat([masks, empty])
     unlike = torch.ones(len(masks), dtype=torch.bool, device=masks.device)
     unlike[1:] = (masks[1:] != masks[:-1]).any(1)
     return masks[unlike]
@@ -247,9 +275,9 @@ def _cost(module: nn.Module, example: Tensor) -> Json:
     }
 
 
-def layer_pictures(source: Source, kept: Tensor, limits: Limits) -> list[Json]:
+def layer_pictures(posterior: Posterior, kept: Tensor, limits: Limits) -> list[Json]:
     """One row per prunable tensor: its sizes, inclusion, and the level of each weight."""
-    posterior, layout = source.posterior, source.posterior.layout
+    layout = posterior.layout
     stride = max(1, math.ceil(math.sqrt(layout.n_sparse / max(limits.shown_weights, 1))))
     levels = layout.unflatten(kept)
     return [

@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayesieve.assess.dependence import partial_dependence
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.data import DataSet
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.report.packing import Json, pack, rounded, short
+from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Source
 from bayesieve.select import feature_importance
 
@@ -20,6 +21,10 @@ _LEAST_INK = 0.25  # quantile of the ink of training pictures that a drawing is 
 _TYPICAL = 500  # training pictures that say how large drawings are
 _EXAMPLES = 256  # whose slopes are averaged
 _MOST_UNITS = 24
+_MOST_CURVES = 14  # columns with a curve of partial dependence
+_AVERAGED = 100  # rows that one averages over
+_GRID = 15  # values of a number at which it is taken
+_RANGE = torch.tensor([0.01, 0.99], dtype=torch.float64)  # of its training values
 
 
 def describe_inputs(data: DataSet) -> Json:
@@ -105,6 +110,46 @@ def _columns(data: DataSet) -> list[Json]:
             f"{math.prod(data.input_shape)}."
         )
     return rows
+
+
+def dependence(source: Source, slopes: Tensor) -> Json | None:
+    """Partial dependence of the columns that matter most, with bands; None for other inputs.
+
+    Returns:
+        By name of a column: `at` (values of a number in its unit; of a category none), `mean`, and
+        `low` and `high` where there are draws, (values, classes), or (values, 1) in the unit of the
+        target.
+    """
+    data = source.data
+    described = describe_inputs(data)
+    if described["kind"] != "table":
+        return None
+    strength = slopes.mean(0).flatten()
+    columns = [
+        (float(strength[c["at"] : c["at"] + (n := len(c.get("levels", "1")))].max()), c, n)
+        for c in described["columns"]
+    ]
+    x = data.train.x[spread_out(len(data.train), _AVERAGED)]
+    scale, shift = (float(v.double().reshape(-1)[0]) for v in
+                    (data.test.target_std, data.test.target_mean))  # fmt: skip
+    curves: Json = {}
+    for _, column, n in sorted(columns, key=lambda row: -row[0])[:_MOST_CURVES]:
+        at = None
+        if column["kind"] == "numeric":
+            low, high = data.train.x[:, column["at"]].double().quantile(_RANGE).tolist()
+            grid = torch.linspace(low, high, _GRID, dtype=torch.float64)[:, None]
+            at = rounded(grid[:, 0] * column["std"] + column["mean"], 5)
+        else:
+            grid = torch.eye(n)
+        place = slice(column["at"], column["at"] + n)
+        made = partial_dependence(source.averaged, x, place, grid)
+        rows = {"mean": made.mean, "low": made.low, "high": made.high}
+        if data.task == "regression":
+            rows = {k: None if v is None else v[:, :1] * scale + shift for k, v in rows.items()}
+        curves[column["name"]] = {"at": at} | {
+            key: None if values is None else rounded(values, 4) for key, values in rows.items()
+        }
+    return curves
 
 
 def importance(source: Source) -> Tensor:

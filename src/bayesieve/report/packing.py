@@ -84,6 +84,16 @@ def short(value: float, digits: int = 6) -> float | None:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
+def spread_out(n: int, most: int) -> Tensor:
+    """At most so many places of n, first and last among them.
+
+    Example:
+        >>> spread_out(10, 4)
+        tensor([0, 3, 6, 9])
+    """
+    return torch.linspace(0, n - 1, min(n, most)).round().long()
+
+
 def _round(value: Any, digits: int) -> Any:
     if isinstance(value, list):
         return [_round(item, digits) for item in value]

@@ -1,6 +1,7 @@
 """Quality of a run on its test split: metrics, calibration, risk against coverage, examples."""
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -10,20 +11,24 @@ from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import (
     confusion_matrix,
     interval_coverage,
+    rank_histogram,
     reliability_bins,
     risk_coverage,
 )
-from bayesieve.assess.paired import surprise_of
+from bayesieve.assess.paired import surprise_of, z_of
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import draws_of, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
-from bayesieve.report.packing import Json, pack, rounded, short
+from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Limits, Source
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)
 _MOST_LOSSES = 5000
+_MOST_LINEAR = 200  # columns of a table that a linear model is fitted to
+_MOST_FITTED = 5000  # rows of a logistic regression
+_RANKS, _RANK_BINS = 99, 10  # draws behind the histogram of ranks
 _MOST_MAPPED = 2000  # dots in the map of doubt
 _MAP_BYTES = 60_000  # of pictures behind them
 _MOST_DOTS = 400  # of the picture of a regression
@@ -52,22 +57,82 @@ def numbers(evaluation: Evaluation) -> Json:
     return {k: short(v) if isinstance(v, float) else v for k, v in rows}
 
 
-def baseline(data: DataSet) -> Json | None:
-    """The error of an answer that looks at no input: the mean, or the most frequent class.
+def baselines(data: DataSet) -> list[Json]:
+    """The quality of answers that need no network: one for all inputs and, of a table, linear ones.
+
+    Returns:
+        Rows with `name` and the metrics of the headline that they have.
 
     Example:
         >>> from bayesieve.data import load_data
-        >>> baseline(load_data("digits"))
-        {'name': 'most frequent class', 'error': 0.898352}
+        >>> baselines(load_data("digits"))[0]["error"]
+        0.898352
     """
     train, test = data.train.y.cpu(), data.test.y.cpu()
+    table = len(data.input_shape) == 1 and data.input_shape[0] <= _MOST_LINEAR
     if data.task == "regression":
-        gap = (test.double() - train.double().mean(0)) * data.test.target_std.cpu().double()
-        return {"name": "predict the mean", "rmse": short(float(gap.square().mean().sqrt()))}
-    if train.is_floating_point() or train.dim() > 1:
-        return None
-    most = torch.bincount(train.clamp_min(0)).argmax()
-    return {"name": "most frequent class", "error": short(float((test != most).double().mean()))}
+        y, targets = (part.double().reshape(len(part), -1) for part in (train, test))
+        rows = [_normal("predict the mean", y.mean(0).expand_as(targets), y - y.mean(0), data)]
+        if table:
+            x, inputs = (_with_ones(part.x) for part in (data.train, data.test))
+            weights = torch.linalg.lstsq(x, y, driver="gelsd").solution
+            rows.append(_normal("linear model", inputs @ weights, x @ weights - y, data))
+        return rows
+    if train.is_floating_point() or train.dim() > 1 or int(train.min()) < 0:
+        return []
+    share = torch.bincount(train, minlength=int(max(train.max(), test.max())) + 1) + 1.0
+    rows = [
+        _guessed("most frequent class", (share / share.sum()).log().expand(len(test), -1), test)
+    ]
+    if table:
+        rows.append(_guessed("linear model", _logistic(data, len(share)), test))
+    return rows
+
+
+def _with_ones(x: Tensor) -> Tensor:
+    """Inputs, (n, d), with a column of ones, in float64."""
+    return torch.cat([x.cpu().double(), torch.ones(len(x), 1, dtype=torch.float64)], 1)
+
+
+def _normal(name: str, mean: Tensor, residual: Tensor, data: DataSet) -> Json:
+    """Metrics of normal predictions with the standard deviation of the training residuals."""
+    scale, y = data.test.target_std.cpu().double(), data.test.y.cpu().double().reshape(mean.shape)
+    std, gap = residual.square().mean(0).sqrt().clamp_min(1e-9), mean - y
+    nll = 0.5 * (gap / std).square() + (std * scale).log() + 0.5 * math.log(2 * math.pi)
+    return {
+        "name": name,
+        "rmse": short(float((gap * scale).square().mean().sqrt())),
+        "nll": short(float(nll.mean())),
+        "coverage_90": short(float((gap.abs() <= z_of(0.9) * std).double().mean())),
+    }
+
+
+def _guessed(name: str, log_probs: Tensor, labels: Tensor) -> Json:
+    """Metrics of class probabilities, (n, C)."""
+    return {
+        "name": name,
+        "error": short(float((log_probs.argmax(1) != labels).double().mean())),
+        "nll": short(float(-log_probs.gather(1, labels[:, None]).mean())),
+        "ece": short(reliability_bins(log_probs.exp(), labels).ece),
+    }
+
+
+def _logistic(data: DataSet, n_classes: int) -> Tensor:
+    """Log probabilities of the test rows under logistic regression with a weak ridge, (n, C)."""
+    some = spread_out(len(data.train), _MOST_FITTED)
+    x, labels = _with_ones(data.train.x[some]), data.train.y.cpu()[some]
+    weights = torch.zeros(x.shape[1], n_classes, dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weights], max_iter=60, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = torch.nn.functional.cross_entropy(x @ weights, labels)
+        value = value + weights.square().sum() / len(x)
+        torch.autograd.backward(value)
+        return value
+
+    optimiser.step(loss)
+    return (_with_ones(data.test.x) @ weights.detach()).log_softmax(1)
 
 
 def calibration(results: dict[str, Evaluation], data: DataSet) -> Json:
@@ -127,11 +192,16 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
     targets = data.test.y.reshape(mean.shape)
     ends = [prediction.interval(level) for level in _LEVELS]
     coverages = [interval_coverage(low.cpu(), high.cpu(), targets) for low, high in ends]
+    generator = torch.Generator(prediction.mean.device).manual_seed(0)
+    samples = prediction.sample(_RANKS, generator)
+    at = targets.to(samples.device, samples.dtype)
+    ranks = rank_histogram(samples, at, _RANK_BINS, generator).tolist()
     gap = (mean - targets).abs().mean(-1) * float(data.test.target_std.double().mean())
     dots, columns = spread_out(len(mean), _MOST_DOTS), target_columns(prediction, data)
     return {
         "intervals": {"level": list(_LEVELS), "coverage": rounded(torch.tensor(coverages), 5)},
         "risk_coverage": _risk_coverage(std.mean(-1), gap),
+        "ranks": ranks,
         "fit": {
             "target": rounded(columns["target"][dots], 5),
             "mean": rounded(columns["mean"][dots], 5),
@@ -230,8 +300,3 @@ def target_columns(prediction: RealPrediction, data: DataSet) -> dict[str, Tenso
     target = data.test.y.reshape(len(mean), -1)[:, 0].cpu().double()
     return {"target": target * scale + shift, "mean": mean * scale + shift, "std": std * scale,
             "epistemic": doubt * scale, "surprise": ((target - mean) / std).abs()}  # fmt: skip
-
-
-def spread_out(n: int, most: int) -> Tensor:
-    """At most so many places of n, first and last among them."""
-    return torch.linspace(0, n - 1, min(n, most)).round().long()

@@ -30,7 +30,7 @@ from reports import QUICK, digits_source, table_data, table_source
 
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"
 # Keys inside these are names of settings, files, metrics, layers or columns.
-FREE = {
+FREE = {"dependence", 
     "config", "meanings", "versions", "hashes", "training", "units", "latency_ms", "runtime_ms",
     "sampled", "quality",
 }  # fmt: skip

@@ -1,12 +1,14 @@
 """The positions of the slider: nested masks, and numbers that belong to them."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from bayesieve.assess.costs import count_macs
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.posterior import SparseModel
-from bayesieve.report.curve import further_masks, layer_pictures, sieve_further
+from bayesieve.report.curve import further_masks, layer_pictures, sieve_before, sieve_further
 from bayesieve.report.packing import unpack
 from bayesieve.report.source import Limits
 from bayesieve.sieve.compact import compact, report_of
@@ -93,8 +95,8 @@ def test_large_networks_are_compacted_once(source):
 
 
 def test_pictures_are_thinned_to_their_budget(source, levels):
-    whole = layer_pictures(source, levels, QUICK)
-    thin = layer_pictures(source, levels, Limits(shown_weights=200))
+    whole = layer_pictures(source.posterior, levels, QUICK)
+    thin = layer_pictures(source.posterior, levels, Limits(shown_weights=200))
     assert [row["levels"]["shape"] for row in whole] == [[20, 64], [10, 20]]
     assert {row["stride"] for row in whole} == {1}
     assert sum(unpack(row["levels"]).numel() for row in thin) <= 250
@@ -107,9 +109,36 @@ def test_pictures_are_thinned_to_their_budget(source, levels):
 def test_inclusion_is_a_distribution(source, levels):
     inclusion = source.posterior.inclusion
     layout = source.posterior.layout
-    for row, name in zip(layer_pictures(source, levels, QUICK), layout.prunable, strict=True):
+    for row, name in zip(
+        layer_pictures(source.posterior, levels, QUICK), layout.prunable, strict=True
+    ):
         part = layout.slices[name]
         cdf = row["inclusion_cdf"]
         assert cdf == sorted(cdf)
         assert cdf[-1] == 1
         assert cdf[25] == pytest.approx(float((inclusion[part] <= 0.5).double().mean()), abs=1e-3)
+
+
+def test_the_slider_goes_from_dense_to_empty(source):
+    run = sieve_further(source, QUICK)[0]["points"]
+    before, levels = sieve_before(source, QUICK, run[0]["zeros"])
+    n, layout = before["on_the_way"], source.posterior.layout
+    way = before["points"][:n]
+    assert way[0]["zeros"] == 0
+    assert all(point["zeros"] < run[0]["zeros"] for point in way)
+    assert [sum(point["kept"]) for point in way] == [
+        int((levels > i)[layout.sparse].sum()) for i in range(n)
+    ]
+    assert way[0]["bytes"] == 4 * layout.size
+    assert [row["shape"] for row in before["layers"]] == [[20, 64], [10, 20]]
+    assert sum(run[-1]["kept"]) == 0  # biases alone are left
+    most = torch.bincount(source.data.test.y).max() / len(source.data.test)
+    assert run[-1]["error"] >= 1 - float(most) - 1e-9
+
+
+def test_a_dense_run_has_no_positions_before_it(source):
+    dense = replace(source, model=source.before)
+    curve, levels = sieve_before(dense, QUICK, 0.0)
+    assert curve["on_the_way"] == 0
+    assert curve["layers"] == []
+    assert levels is None

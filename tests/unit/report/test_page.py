@@ -214,6 +214,30 @@ def test_the_page_computes_the_intervals_of_pairs_that_python_does():
     assert same["interval"][0] < 0 == same["difference"] < same["interval"][1]
 
 
+def test_the_interval_of_a_difference_of_rmse_is_that_of_many_resamples():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(400, generator=generator, dtype=torch.float64) * s for s in (1.0, 1.1))
+    squares = torch.stack([a, b]).square()
+    found = node(
+        "return pairedRoots(given.a, given.b);", a=squares[0].tolist(), b=squares[1].tolist()
+    )
+    roots = squares.mean(1).sqrt()
+    assert found["difference"] == pytest.approx(float(roots[1] - roots[0]))
+    chosen = torch.randint(400, (4000, 400), generator=generator)
+    means = squares[:, chosen].mean(2).sqrt()
+    half = 1.95996 * float((means[1] - means[0]).std())
+    assert (found["interval"][1] - found["interval"][0]) / 2 == pytest.approx(half, rel=0.05)
+
+
+def test_every_log_axis_has_three_ticks():
+    code = "return given.ends.map(([a, b]) => logTicks(a, b));"
+    ends = [[1, 1.1], [0.013, 0.9], [3, 7], [1e-4, 2], [450, 2000], [0.02, 0.021], [0.9, 0.3]]
+    for (low, high), found in zip(ends, node(code, ends=ends), strict=True):
+        assert len(found) >= 3
+        assert min(low, high) * 0.999 <= min(found)
+        assert max(found) <= max(low, high) * 1.001
+
+
 def test_a_link_holds_the_state_and_nothing_hostile_comes_back():
     code = """
         const state = { cut: 3, run: null, x: encodeInput(Uint8Array.from([0, 255, 7]), true) };

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -12,7 +13,7 @@ from bayesieve.core.posterior import Factorised
 from bayesieve.data import DataSet, Examples
 from bayesieve.nets import mlp
 from bayesieve.report.packing import unpack
-from bayesieve.report.quality import calibration, doubt_map, evaluations, losses
+from bayesieve.report.quality import baselines, calibration, doubt_map, evaluations, losses
 from bayesieve.report.source import Limits, Source
 from reports import QUICK, digits_source, table_source
 
@@ -65,3 +66,38 @@ def test_intervals_hold_as_many_targets_as_their_level_says(likelihood, noise):
         inside = (targets.abs() <= noise.ppf((1 + level) / 2)).double().mean().item()
         assert coverage == pytest.approx(inside, abs=1e-5)
         assert math.isclose(coverage, level, abs_tol=2 / n)
+
+
+def test_baselines_are_the_mean_and_least_squares():
+    made = table_source()
+    mean, linear = baselines(made.data)
+    train, test = made.data.train, made.data.test
+    scale = float(test.target_std)
+    gap = (test.y.double().flatten() - train.y.double().mean()) * scale
+    assert mean["rmse"] == pytest.approx(float(gap.square().mean().sqrt()), rel=1e-5)
+    x, inputs = (np.c_[part.x.double().numpy(), np.ones(len(part))] for part in (train, test))
+    weights, *_ = np.linalg.lstsq(x, train.y.double().flatten().numpy(), rcond=None)
+    rest = test.y.double().flatten().numpy() - inputs @ weights
+    assert linear["rmse"] == pytest.approx(scale * np.sqrt(np.mean(rest**2)), rel=1e-4)
+    std = np.std(train.y.double().flatten().numpy() - x @ weights)
+    nll = -stats.norm(scale=std * scale).logpdf(rest * scale).mean()
+    assert linear["nll"] == pytest.approx(nll, rel=1e-4)
+    assert linear["rmse"] < mean["rmse"]
+
+
+def test_a_linear_model_of_classes_beats_the_most_frequent_one():
+    most, linear = baselines(table_source("classification").data)
+    assert (most["name"], linear["name"]) == ("most frequent class", "linear model")
+    assert linear["nll"] < most["nll"]
+    assert baselines(digits_source(epochs=1).data)[1:] == []  # pictures are no table
+
+
+def test_ranks_are_flat_where_the_noise_is_right_and_hollow_where_it_is_small():
+    targets = torch.tensor(stats.norm.ppf((np.arange(1000) + 0.5) / 1000)).float()[:, None]
+    right, small = (
+        calibration({"after": evaluations(made, QUICK)["after"]}, made.data)["after"]["ranks"]
+        for made in (source(Gaussian(std), targets) for std in (1.0, 0.3))
+    )
+    assert sum(right) == sum(small) == 1000
+    assert max(right) < 1.35 * min(right)
+    assert small[0] > 3 * small[4]

@@ -1,8 +1,8 @@
 // Charts of one run; each takes a run of the report and returns a panel.
 
-// Lines over common axes. series: [{name, points: [[x, y, radius]], kind, steps, dots, bare, faint}]
+// Lines over common axes. series: [{name, points: [[x, y, radius]], kind, steps, dots, bare, faint, cross}]
 function lines({ series, x, y, label, height, guide, marks }) {
-  const names = series.filter((item) => item.name).map((item) => [item.name, item.kind]);
+  const names = series.filter((item) => item.name).map((item) => [item.name, item.kind, item.cross ? "cross" : item.bare && item.dots ? "dot" : "line"]);
   const holder = responsive((width) => {
     const item = axes({ width, height: height || Math.min(320, Math.max(220, 0.62 * width)), x, y, label });
     const { group, px, py } = item;
@@ -15,7 +15,9 @@ function lines({ series, x, y, label, height, guide, marks }) {
       if (!one.bare) holder.append(shape("path", { ...style, d: path(one.points, px, py, one.steps) }));
       if (one.dots) {
         for (const [u, v, r] of one.points) {
-          holder.append(shape("circle", { cx: px(u), cy: py(v), r: r || 3, fill: "currentColor" }));
+          const dot = dotAt(px(u), py(v), r || 3, one.cross);
+          dot.setAttribute("class", "dot");
+          holder.append(dot);
         }
       }
       group.append(holder);
@@ -186,7 +188,7 @@ function trainingPanels(run) {
       body: lines({
         series: [{ kind: "c0", points: points.map(([e, v]) => [e, Math.max(v, low)]) }], height: 190, label: key + " per epoch",
         x: { low: points[0][0], high: points[points.length - 1][0], label: "epoch" },
-        y: { low, high, format: fraction ? (v) => number(100 * v, 3) + " %" : short },
+        y: { low, high, label: fraction ? "share" : /nats/i.test(title) ? "nats" : /rate/.test(title) ? "factor" : "value", format: fraction ? (v) => number(100 * v, 3) + " %" : short },
       }),
     });
   }).filter(Boolean);
@@ -232,6 +234,32 @@ function fitPanel(run) {
         const [a, b] = [fit.mean[i] - fit.factor_90 * fit.std[i], fit.mean[i] + fit.factor_90 * fit.std[i]];
         group.prepend(shape("line", { x1: px(t), x2: px(t), y1: inside(a), y2: inside(b), stroke: "var(--sky)", "stroke-opacity": 0.45 }));
       }),
+    }),
+  });
+}
+
+// Where test targets are in their predictive distributions: flat if these are right.
+function rankPanel(run) {
+  const way = run.headline.way, counts = run.quality[way].ranks;
+  if (!counts) return null;
+  const total = counts.reduce((a, b) => a + b, 0), even = 1 / counts.length;
+  const [low, high] = plausible(even, total);
+  const bars = counts.map((n, i) => [(i + 0.5) / counts.length, n / total]);
+  return panel({
+    title: "Ranks of the targets (PIT)", name: run.name + "-ranks",
+    caption: `Where each test target is in the distribution predicted for it. Flat is right; a valley says that the distributions are too narrow, a hill too wide, a slope that they are off to one side. Bars of a calibrated model are inside the shaded band in nine of ten cases. Predictions of the ${run.headline.predictor}.`,
+    data: () => ({ header: ["from", "to", "targets"], rows: counts.map((n, i) => [i / counts.length, (i + 1) / counts.length, n]) }),
+    body: lines({
+      series: [{ kind: "c0", bare: true, points: bars }], label: "Histogram of ranks", height: 230,
+      x: { low: 0, high: 1, label: "share of the predicted distribution below the target", format: (v) => Math.round(100 * v) + " %" },
+      y: { low: 0, high: Math.max(high, ...bars.map((p) => p[1])) * 1.15, label: "share of targets", format: (v) => number(100 * v, 2) + " %" },
+      marks: ({ group, px, py }) => {
+        bars.forEach(([at, share]) => group.append(shape("rect", { x: px(at - even / 2) + 1.5, width: px(even) - px(0) - 3, y: py(share), height: py(0) - py(share), fill: "var(--bar)" })));
+        group.prepend(shape("rect", { x: px(0), width: px(1) - px(0), y: py(high), height: py(low) - py(high), fill: "var(--orange)", opacity: 0.25 }));
+        [low, high].forEach((v) => group.append(shape("line", { x1: px(0), x2: px(1), y1: py(v), y2: py(v), stroke: "var(--orange)" })));
+        group.append(
+          shape("line", { class: "guide", x1: px(0), x2: px(1), y1: py(even), y2: py(even) }));
+      },
     }),
   });
 }

@@ -2,6 +2,17 @@
 
 const ROW_COLUMNS = 4; // columns of a table shown beside an answer
 const MOST_ROWS = 5; // the rest is in the data to download
+const MOST_THUMBS = 48; // thumbnails of a lasso
+
+// Whether a point is inside a closed line, by how often a ray from it crosses the line.
+function within(x, y, corners) {
+  let inside = false;
+  corners.forEach(([x1, y1], i) => {
+    const [x2, y2] = corners[(i + 1) % corners.length];
+    if (y1 > y !== y2 > y && x < x1 + ((y - y1) / (y2 - y1)) * (x2 - x1)) inside = !inside;
+  });
+  return inside;
+}
 
 function examplePanels(run, onPick) {
   const real = run.task === "regression";
@@ -36,26 +47,57 @@ function mapPanel(run, onPick) {
       el("button", { type: "button", class: "button", onclick: () => onPick(input(i)) }, "Try it"));
     announce(words);
   };
+  // What a lasso holds: how many, how many wrong, and those with their input in the page.
+  const gather = (chosen) => {
+    const stored = chosen.filter((i) => i < n), wrong = chosen.filter((i) => !right(i)).length;
+    const text = chosen.length ? `${count(chosen.length)} test examples inside, ${count(wrong)} of them wrong${stored.length < chosen.length ? `; ${count(Math.min(stored.length, MOST_THUMBS))} with their input in the page` : ""}:` : "No dot is inside.";
+    const thumbs = stored.slice(0, MOST_THUMBS).map((i) => {
+      const told = `says ${names[map.said[i]]}${right(i) ? "" : `, is ${names[map.label[i]]}`}`;
+      return el("button", { type: "button", class: "thumbnail" + (right(i) ? "" : " wrong"), onclick: () => show(i) },
+        packed ? photo(input(i), run.data.input_shape, "") : null, el("span", {}, packed ? told : `row ${count(map.index[i])}: ${told}`));
+    });
+    place.replaceChildren(el("span", {}, text), el("div", { class: "thumbnails" }, thumbs));
+    announce(text);
+  };
   const chart = lines({
     label: "Map of doubt", height: 280,
-    series: [["right", "c0", true], ["wrong", "c1", false]].map(([name, kind, is]) => ({ name, kind, bare: true, dots: true, points: dots.filter((dot) => right(dot[3]) === is) })),
+    series: [["right", "c0", true], ["wrong", "c1", false]].map(([name, kind, is]) => ({ name, kind, bare: true, dots: true, cross: !is, points: dots.filter((dot) => right(dot[3]) === is) })),
     x: { low: Math.min(...map.sure, 0.99) - 0.02, high: 1.01, label: "confidence", format: (v) => Math.round(100 * v) + " %" },
     y: map.familiarity ? { low: 0, high: 1.02, label: "familiarity of the input", format: (v) => Math.round(100 * v) + " %" }
       : { low: 0, high: Math.max(...map.doubt, 0.1) * 1.05, label: "doubt, nats" },
-    marks: ({ root, px, py }) => {
+    marks: ({ root, group, px, py }) => {
       if (!n) return;
-      root.style.cursor = "pointer";
-      root.addEventListener("click", (event) => {
-        const frame = root.getBoundingClientRect();
-        const far = (dot) => Math.hypot(px(dot[0]) - event.clientX + frame.left, py(dot[1]) - event.clientY + frame.top);
+      root.style.cursor = "crosshair";
+      root.style.touchAction = "pan-y";
+      // A click takes the nearest dot, a line drawn around dots all of them.
+      let line = null;
+      const trail = shape("path", { class: "lasso" });
+      const place = (event) => { const frame = root.getBoundingClientRect(); return [event.clientX - frame.left, event.clientY - frame.top]; };
+      root.addEventListener("pointerdown", (event) => { line = [place(event)]; root.setPointerCapture(event.pointerId); group.append(trail); });
+      root.addEventListener("pointermove", (event) => {
+        if (!line) return;
+        line.push(place(event));
+        trail.setAttribute("d", "M" + line.map((p) => p.map((v) => v.toFixed(1)).join(" ")).join("L") + "Z");
+      });
+      root.addEventListener("pointerup", () => {
+        const drawn = line || [];
+        line = null;
+        const [x0, y0] = drawn[0] || [0, 0];
+        if (drawn.some(([x, y]) => Math.hypot(x - x0, y - y0) > 8)) {
+          gather(dots.filter((dot) => within(px(dot[0]), py(dot[1]), drawn)).map((dot) => dot[3]));
+          return;
+        }
+        trail.remove();
+        const far = (dot) => Math.hypot(px(dot[0]) - x0, py(dot[1]) - y0);
         show(dots.slice(0, n).reduce((best, dot) => (far(dot) < far(best) ? dot : best))[3]);
       });
+      root.addEventListener("pointercancel", () => { line = null; });
     },
   });
   const step = (text, by) => el("button", { type: "button", class: "button", onclick: () => show((at + by + n) % n) }, text);
   return panel({
     title: "Map of doubt", name: run.name + "-map", wide: true,
-    caption: `A dot per test example. Lower dots are less like the training data; dots to the left are less sure.${n ? ` The ${count(n)} larger ones have their input in the page: click one.` : ""}`,
+    caption: `A dot per test example. Lower dots are less like the training data; dots to the left are less sure.${n ? ` The ${count(n)} larger ones have their input in the page: click one, or draw a line around some to see them together.` : ""}`,
     data: () => ({ header: ["test example", "confidence", "entropy", "familiarity", "label", "said"], rows: map.index.map((index, i) => [index, map.sure[i], map.doubt[i], map.familiarity && map.familiarity[i], names[map.label[i]], names[map.said[i]]]) }),
     body: [chart, n ? el("div", { class: "buttons" }, step("Previous dot", -1), step("Next dot", 1)) : null, place],
   });
@@ -65,7 +107,7 @@ function examplePanel(run, kind, title, caption, onPick) {
   const set = run.examples[kind];
   const isImage = !Array.isArray(set.inputs);
   const body = !set.index.length ? empty("No test example was classified wrongly.")
-    : isImage ? exampleCards(run, set, onPick) : exampleRows(run, set, onPick);
+    : isImage ? exampleCards(run, set, onPick) : exampleRows(run, set, onPick, title);
   return panel({ title, caption, name: `${run.name}-examples-${kind}`, wide: true, data: () => exampleData(run, set), body });
 }
 
@@ -119,7 +161,7 @@ function exampleCards(run, set, onPick) {
 }
 
 // Rows of a table with the columns that matter most, in their own units.
-function exampleRows(run, set, onPick) {
+function exampleRows(run, set, onPick, title) {
   const columns = run.inputs.columns || [];
   const place = new Map((run.features || []).map((item, i) => [item.name, i]));
   const rank = (column) => Math.min(...(column.kind === "numeric" ? [column.name] : column.levels.map((level) => `${column.name}=${level}`))
@@ -139,5 +181,5 @@ function exampleRows(run, set, onPick) {
   });
   const header = el("tr", {}, el("th", { scope: "col" }, "test row"), heads.map((text) => el("th", { scope: "col", class: real ? "" : "text" }, text)),
     shown.map((c) => el("th", { scope: "col" }, columns[c].name)), run.network ? el("td", {}) : null);
-  return scroll("Test rows", el("table", { class: "rows" }, el("thead", {}, header), el("tbody", {}, rows)));
+  return scroll(`Test rows: ${title}`, el("table", { class: "rows" }, el("thead", {}, header), el("tbody", {}, rows)));
 }

@@ -81,17 +81,21 @@ function ticks(low, high, n) {
   return found;
 }
 
+// At least three round numbers between the ends of a log axis: steps of each power of ten, ever finer; as a last resort an even axis' ticks.
 function logTicks(low, high) {
-  const span = high / low;
-  const steps = span < 6 ? [1, 1.5, 2, 3, 5, 7] : span < 50 ? [1, 2, 5] : span < 1000 ? [1, 3] : [1];
-  const found = [];
-  for (let p = Math.floor(Math.log10(low)); p <= Math.ceil(Math.log10(high)); p++) {
-    for (const step of steps) {
-      const value = Number((step * 10 ** p).toPrecision(6));
-      if (value >= low * 0.999 && value <= high * 1.001) found.push(value);
+  const [from, to] = [Math.min(low, high), Math.max(low, high)], span = to / from;
+  const finer = [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 5, 7]];
+  for (let k = span < 6 ? 3 : span < 50 ? 2 : span < 1000 ? 1 : 0; k < finer.length; k++) {
+    const found = [];
+    for (let p = Math.floor(Math.log10(from)); p <= Math.ceil(Math.log10(to)); p++) {
+      for (const step of finer[k]) {
+        const value = Number((step * 10 ** p).toPrecision(6));
+        if (value >= from * 0.999 && value <= to * 1.001) found.push(value);
+      }
     }
+    if (found.length >= 3) return found;
   }
-  return found;
+  return ticks(from, to, 4);
 }
 
 // Neighbouring bins, from the surest down, until each has enough examples: the accuracy of a few is mostly noise.
@@ -128,6 +132,20 @@ function pairedDifference(first, second) {
   const m = counts ? n + 2 : n, middle = sum / m;
   const half = 1.95996 * Math.sqrt(Math.max(0, (squares + (counts ? 1 : 0)) / m - middle * middle) / m);
   return { difference: sum / n, interval: [middle - half, middle + half] };
+}
+
+// Difference of the roots of two means, as of squared errors, with its interval of 95 % by linearising the roots.
+function pairedRoots(first, second) {
+  const n = first.length, root = (values) => Math.sqrt(values.reduce((a, b) => a + b, 0) / n) || 1e-12;
+  const [a, b] = [root(first), root(second)];
+  let sum = 0, squares = 0;
+  for (let i = 0; i < n; i++) {
+    const gap = second[i] / (2 * b) - first[i] / (2 * a);
+    sum += gap;
+    squares += gap * gap;
+  }
+  const half = 1.95996 * Math.sqrt(Math.max(0, squares / n - (sum / n) ** 2) / n);
+  return { difference: b - a, interval: [b - a - half, b - a + half] };
 }
 
 // Wilson's interval of 90 % for a share p of n examples.

@@ -25,7 +25,7 @@ function runSections(run) {
     section("try", "Try it", run.network ? "The network is in this page: change what it sees, and watch its answer and its doubt." : null, el("div", { class: "grid" }, play.node)),
     section("left", "What is left", "Layer by layer, what the data called for.", el("div", { class: "grid" }, maskPanel(run, view), el("div", { class: "stack" }, layerTable(run), stayPanel(run)), inclusionPanel(run))),
     section("trust", "Can it be trusted?", "Confidence, doubt, and the examples behind them, of the network as it is: this section does not follow the slider.",
-      el("div", { class: "grid three" }, present(certificatePanel(run), waysPanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), mapPanel(run, pick), examples))),
+      el("div", { class: "grid three" }, present(certificatePanel(run), waysPanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), rankPanel(run), mapPanel(run, pick), examples))),
     looks.length ? section("looks", "What it looks at", null, el("div", { class: "grid" }, looks)) : null,
     section("training", "How it was trained", null, el("div", { class: "grid three" }, present(chainPanel(run), trainingPanels(run)))),
     provenanceSection(run));
@@ -34,12 +34,25 @@ function runSections(run) {
 
 // How far each run is above the one with the lowest loss, in pairs; null where runs are tested on other examples.
 function aboveTheLowest(runs, key) {
+  const compare = key === "error" && runs[0].task === "regression" ? pairedRoots : pairedDifference;
   if (new Set(runs.map((run) => run.losses.test)).size > 1 || new Set(runs.map((run) => run.losses[key].shape[0])).size > 1) return null;
   const values = runs.map((run) => unpack(run.losses[key]));
   const means = values.map((item) => item.reduce((a, b) => a + b, 0) / item.length);
   const lowest = means.indexOf(Math.min(...means));
-  const gaps = values.map((item, i) => (i === lowest ? null : pairedDifference(values[lowest], item)));
+  const gaps = values.map((item, i) => (i === lowest ? null : compare(values[lowest], item)));
   return { lowest, gaps, alone: gaps.every((gap) => gap === null || gap.interval[0] > 0) };
+}
+
+// The runs from the lowest loss to the highest, "<" only where the next is above beyond chance; null where they cannot be compared.
+function ranking(runs, key, name) {
+  const best = aboveTheLowest(runs, key);
+  if (!best) return null;
+  const compare = key === "error" && runs[0].task === "regression" ? pairedRoots : pairedDifference;
+  const items = runs.map((run) => ({ name: run.name, values: unpack(run.losses[key]) }));
+  const mean = ({ values }) => values.reduce((a, b) => a + b, 0) / values.length;
+  const order = items.sort((a, b) => mean(a) - mean(b));
+  const signs = order.slice(1).map((item, i) => (compare(order[i].values, item.values).interval[0] > 0 ? " < " : " ≈ "));
+  return `By ${name}: ${order.map((item, i) => item.name + (signs[i] || "")).join("")}.`;
 }
 
 function comparison(runs, choose) {
@@ -67,18 +80,18 @@ function comparison(runs, choose) {
     const note = (i) => {
       if (!paired || paired.gaps[i] === null) return null;
       const { difference, interval } = paired.gaps[i], chance = interval[0] <= 0;
-      const unit = name === "RMSE" ? " squared" : "";
-      return { chance, text: `${chance ? "within chance: " : ""}+${(scale * difference).toFixed(digits)}${unit} (${interval.map((v) => (scale * v).toFixed(digits)).join(" to ").replace(/-/g, "−")})` };
+      return { chance, text: `${chance ? "within chance: " : ""}+${(scale * difference).toFixed(digits)} (${interval.map((v) => (scale * v).toFixed(digits)).join(" to ").replace(/-/g, "−")})` };
     };
-    return el("tr", {}, el("th", { scope: "row" }, name), items.map((item, i) => (item === undefined || item === null
+    return el("tr", {}, el("th", { scope: "row" }, words(name)), items.map((item, i) => (item === undefined || item === null
       ? el("td", {}, "–") : cell(item, format(item), paired ? paired.lowest === i && paired.alone : top !== null && item === top, note(i)))));
   });
   const tasks = new Set(runs.map((run) => run.task));
+  const ranks = tasks.size === 1 ? [ranking(runs, "error", real ? "RMSE" : "error"), ranking(runs, "nll", "NLL")].filter(Boolean) : [];
   const table = panel({
     title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with the way to predict under its name. Of runs on the same test examples each error has its paired difference to the lowest with the interval of 95 %; the lowest is bold only where it is below every other beyond chance.",
     data: () => ({ header: ["", ...runs.map((run) => run.name)], rows: rows.map(([name, value]) => [name, ...runs.map(value)]) }),
-    body: scroll("Side by side", el("table", { id: "compare" },
-      el("thead", {}, el("tr", {}, el("td", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, `${run.setup}; ${run.headline.predictor}`))))), el("tbody", {}, body))),
+    body: [ranks.length ? el("p", { class: "ranking" }, words(ranks.join(" ")), " ≈ is within chance of its neighbour, < beyond it.") : null, scroll("Side by side", el("table", { id: "compare" },
+      el("thead", {}, el("tr", {}, el("td", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, words(`${run.setup}; ${run.headline.predictor}`)))))), el("tbody", {}, body)))],
   });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Runs" }, runs.map((run, i) => el("button", {
     type: "button", class: "button", role: "tab", "aria-selected": i === 0 ? "true" : "false", onclick: () => choose(i),
@@ -157,7 +170,7 @@ function start() {
   addEventListener("hashchange", open);
   const first = Number(asked.run);
   choose(Number.isInteger(first) && first > 0 && first < runs.length ? first : 0);
-  if (Number(asked.cut) > 0) current.view.set(Number(asked.cut));
+  if (Number.isInteger(Number(asked.cut))) current.view.set(Number(asked.cut));
   if (asked.x && runs[number].network) {
     const given = decodeInput(asked.x, isImage(), runs[number].network.input_shape.reduce((a, b) => a * b, 1));
     if (given) setTimeout(() => current.pick(given), 20); // after the first example

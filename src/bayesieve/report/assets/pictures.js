@@ -42,21 +42,23 @@ const blend = (from, to, t) => from.map((v, i) => v + (to[i] - v) * t);
 
 // Where weights are kept, at the position of the slider; whole rows and columns that are gone differ.
 function maskPanel(run, view) {
-  const drawn = run.layers.map((layer) => {
-    const levels = unpack(layer.levels);
+  const way = wayOf(run).length, before = way ? run.curve.before.layers.map(unpack) : [];
+  const drawn = run.layers.map((layer, k) => {
+    const levels = unpack(layer.levels), dense = before[k];
     const [height, width] = layer.levels.shape;
     const canvas = el("canvas", { width, height, role: "img" });
     canvas.style.height = Math.min(260, Math.max(36, height * 2.2)) + "px";
     const note = el("span", {});
-    return { layer, levels, width, height, canvas, note };
+    return { layer, levels, dense, width, height, canvas, note };
   });
   const paintAll = (cut) => {
     const [kept, zero, gone] = [cssColor("bar"), cssColor("zero"), cssColor("gone")].map(word);
-    for (const { layer, levels, width, height, canvas, note } of drawn) {
+    for (const { layer, levels: own, dense, width, height, canvas, note } of drawn) {
+      const [levels, from] = cut < 0 ? [dense, way + cut] : [own, cut];
       const rows = new Uint8Array(height), columns = new Uint8Array(width);
       for (let r = 0, i = 0; r < height; r++) {
         for (let c = 0; c < width; c++, i++) {
-          if (levels[i] > cut) rows[r] = columns[c] = 1;
+          if (levels[i] > from) rows[r] = columns[c] = 1;
         }
       }
       const context = canvas.getContext("2d");
@@ -64,7 +66,7 @@ function maskPanel(run, view) {
       const words = new Uint32Array(image.data.buffer);
       for (let r = 0, i = 0; r < height; r++) {
         for (let c = 0; c < width; c++, i++) {
-          words[i] = levels[i] > cut ? kept : rows[r] && columns[c] ? zero : gone;
+          words[i] = levels[i] > from ? kept : rows[r] && columns[c] ? zero : gone;
         }
       }
       context.putImageData(image, 0, 0);

@@ -6,6 +6,7 @@ function playSection(run, view) {
     return { node: panel({ title: "The network", wide: true, body: empty(`This network is not inside the page: ${why.replace(/\.$/, "")}.`) }), pick: () => {} };
   }
   const network = loadNetwork(run.network), known = loadFamiliarity(run.familiarity);
+  const way = wayOf(run).length, dense = run.network_before ? loadNetwork(run.network_before) : null;
   const answer = el("div", { id: "answer" });
   let input = null;
   const show = () => {
@@ -14,7 +15,12 @@ function playSection(run, view) {
       return;
     }
     const share = known ? familiarityOf(known, input) : null, strange = share !== null && share < STRANGE;
-    const item = (run.task === "regression" ? realAnswer : classAnswer)(run, network, input, view.cut, strange);
+    if (view.cut < 0 && !dense) {
+      answer.replaceChildren(empty(`The weights of ${run.headline.before.name} are not inside this page: they would take too much room. Move the slider on.`));
+      return;
+    }
+    const [shown, cut] = view.cut < 0 ? [dense, way + view.cut] : [network, view.cut];
+    const item = (run.task === "regression" ? realAnswer : classAnswer)(run, shown, input, cut, strange);
     answer.replaceChildren(item, ...(known ? [familiarityDial(share)] : []));
   };
   const set = (x, raw) => {
@@ -22,7 +28,9 @@ function playSection(run, view) {
     view.tried = x ? raw || x : null; // as a link holds it
     view.changed();
     show();
-    if (x) announce(answer.querySelector(".answer").textContent);
+    const said = answer.querySelector("[data-class]");
+    if (x && answer.querySelector(".answer")) announce(answer.querySelector(".answer").textContent);
+    return said ? run.data.classes.indexOf(said.dataset.class) : 0; // the class whose curves are of interest
   };
   const left = run.inputs.kind === "image" ? imageInput(run, set) : tableInput(run, set);
   view.listen(show);
@@ -104,12 +112,50 @@ function strangerButtons(run, pad, pick, example) {
   return [button("A letter", () => pad.draw(LETTER)), button("A shoe", () => pad.draw(SHOE)), button("Noise", noise), height === width ? button("A test example, turned", turned) : null];
 }
 
+// Partial dependence of one column under its slider: the mean answer over training rows with a band over draws, and where the slider is.
+function dependenceCurve(run, column, item) {
+  const names = run.data.classes, height = 76, width = 300, categories = item.at === null;
+  const at = item.at || item.mean.map((_, i) => i);
+  const [from, to] = categories ? [-0.5, at.length - 0.5] : [column.low, column.high];
+  const px = (v) => 6 + (width - 12) * (to === from ? 0.5 : (v - from) / (to - from));
+  const root = shape("svg", { viewBox: `0 0 ${width} ${height}`, class: "dependence", role: "img" });
+  const line = shape("line", { y1: 2, y2: height - 12, stroke: "var(--ink)", "stroke-width": 1.2 });
+  let drawn = -1;
+  const draw = (c) => {
+    const pick = (rows) => rows.map((row) => row[c]);
+    const mean = pick(item.mean), low = item.low ? pick(item.low) : mean, high = item.high ? pick(item.high) : mean;
+    const all = names ? [0, 1] : run.dependenceRange;
+    const py = (v) => height - 14 - (height - 18) * ((v - all[0]) / (all[1] - all[0] || 1));
+    const show = (v) => (names ? percent(v, 0) : number(v, 3));
+    const marks = categories
+      ? at.flatMap((v) => [shape("line", { x1: px(v), x2: px(v), y1: py(low[v]), y2: py(high[v]), stroke: "var(--sky)", "stroke-width": 5, "stroke-opacity": 0.5 }), shape("circle", { cx: px(v), cy: py(mean[v]), r: 3, fill: "var(--blue)" })])
+      : [shape("path", { d: path([...at.map((v, i) => [v, high[i]]), ...at.map((v, i) => [v, low[i]]).reverse()], px, py) + "Z", fill: "var(--sky)", "fill-opacity": 0.35 }), shape("path", { d: path(at.map((v, i) => [v, mean[i]]), px, py), fill: "none", stroke: "var(--blue)", "stroke-width": 1.8 })];
+    const ends = [mean.indexOf(Math.min(...mean)), mean.indexOf(Math.max(...mean))].map((i) => `${show(mean[i])} at ${categories ? column.levels[at[i]] : number(nearZero(at[i], column), 3)}`);
+    root.replaceChildren(...marks, line, shape("text", { x: 6, y: height - 2 }, names ? `P(${names[c]}): ${ends.join(" to ")}` : ends.join(" to ")));
+    root.setAttribute("aria-label", `Average answer by ${column.name}${names ? `, probability of ${names[c]}` : ""}: ${ends.join(" to ")}`);
+  };
+  const update = (value, answer) => {
+    if (answer !== drawn) draw(answer);
+    drawn = answer;
+    line.setAttribute("x1", px(value));
+    line.setAttribute("x2", px(value));
+  };
+  return { node: root, update };
+}
+
 function tableInput(run, set) {
   const columns = run.inputs.columns;
   if (!columns) return { pick: set, node: empty("Pick a test example below; these inputs have no columns to set.") };
   const size = run.network.input_shape.reduce((a, b) => a * b, 1);
   const values = columns.map((column) => column.start);
-  const update = () => set(prepareRow(values, columns, size));
+  if (run.dependence && !run.data.classes) { // one scale for all columns, so that steep ones look steep
+    const all = Object.values(run.dependence).flatMap((item) => [...(item.low || item.mean), ...(item.high || item.mean)].map((row) => row[0]));
+    run.dependenceRange = [Math.min(...all), Math.max(...all)];
+  }
+  const update = () => {
+    const answered = set(prepareRow(values, columns, size));
+    controls.forEach((item, k) => { if (item.curve) item.curve.update(values[k], answered); });
+  };
   const ranked = new Map((run.features || []).map((item, i) => [item.name, { ...item, place: i }]));
   const strength = (column) => {
     const names = column.kind === "numeric" ? [column.name] : column.levels.map((level) => `${column.name}=${level}`);
@@ -136,7 +182,8 @@ function tableInput(run, set) {
       else control.selectedIndex = values[k];
       write();
     };
-    return { ...strength(column), renew, node: el("div", { class: "slider" }, el("label", { for: id }, el("span", {}, column.name), label), control) };
+    const curve = run.dependence && run.dependence[column.name] ? dependenceCurve(run, column, run.dependence[column.name]) : null;
+    return { ...strength(column), renew, curve, node: el("div", { class: "slider" }, el("label", { for: id }, el("span", {}, column.name), label), control, curve ? curve.node : null) };
   });
   const order = [...controls].sort((a, b) => a.place - b.place);
   const read = order.filter((item) => item.reads).slice(0, 14);
@@ -153,7 +200,8 @@ function tableInput(run, set) {
       controls.forEach((item) => item.renew());
       update();
     },
-    node: el("div", {}, el("div", { class: "features" }, read.map((item) => item.node)),
+    node: el("div", {}, run.dependence ? el("p", { class: "caption" }, `Under a slider: the average answer${run.data.classes ? ", the probability of what it says now," : ""} over training rows with this column set so, and its 90 % band over draws of the weights.`) : null,
+      el("div", { class: "features" }, read.map((item) => item.node)),
       rest.length ? el("details", {}, el("summary", {}, `${rest.length} more columns, less important or not read at all`), el("div", { class: "features" }, rest.map((item) => item.node))) : null,
       el("div", { class: "buttons" }, el("button", { type: "button", class: "button", onclick: reset }, "Back to the middle"))),
   };
@@ -227,7 +275,7 @@ function realAnswer(run, network, input, cut, strange) {
   const top = Math.max(...points.map((p) => p[1]));
   const chart = lines({
     series: [{ kind: "c0", points }], height: 210, label: "Predictive density",
-    x: { low, high, label: run.data.target || "target" }, y: { low: 0, high: top * 1.1, ticks: [] },
+    x: { low, high, label: run.data.target || "target" }, y: { low: 0, high: top * 1.1, label: "density" },
     marks: ({ group, px, box }) => {
       const [a, b] = [mean - half, mean + half];
       group.prepend(shape("rect", { x: px(a), width: px(b) - px(a), y: box.top, height: box.bottom - box.top, fill: "var(--sky)", opacity: 0.16 }));

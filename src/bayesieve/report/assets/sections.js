@@ -25,7 +25,7 @@ function fewer(before, after, words) {
 }
 
 function card(what, now, was, change, about) {
-  return el("div", { class: "card", title: about || null }, el("div", { class: "what" }, what), el("div", { class: "now" }, now),
+  return el("div", { class: "card", title: about || null }, el("div", { class: "what" }, words(what)), el("div", { class: "now" }, now),
     el("div", { class: "was" }, was), change ? el("div", { class: "change" }, change) : null);
 }
 
@@ -74,11 +74,11 @@ function heroSection(run) {
   ];
   const [first, ...rest] = run.reading;
   return el("section", { class: "hero", id: "summary", "aria-labelledby": "summary-title" },
-    el("p", { class: "kicker" }, `${run.name} · ${run.setup} · ${count(run.data.n_train)} training and ${count(run.data.n_test)} test examples`),
+    el("p", { class: "kicker" }, `${run.name} · `, words(`${run.setup} · ${count(run.data.n_train)} training and ${count(run.data.n_test)} test examples`)),
     el("h1", { id: "summary-title" }, bound(run.title)), el("p", { class: "lead" }, bound(first)), verdictStrip(run),
     el("div", { class: "cards" }, cards.filter(Boolean)),
     el("p", { class: "caption under" }, `Error${run.task === "regression" ? " and intervals" : " and calibration"}: predictions of the ${predictor}. ${timeWords(run)}Intervals are of 95 %.`),
-    rest.length ? el("ul", { class: "plain claims" }, rest.map((text) => el("li", {}, bound(text)))) : null);
+    rest.length ? el("ul", { class: "plain claims" }, rest.map((text) => el("li", {}, words(bound(text))))) : null);
 }
 
 const SIZE = "Bytes of the kept weights and their places in model.safetensors of a bundle; graph, card and checksums of the bundle come on top.";
@@ -102,29 +102,29 @@ function timeWords(run) {
   return `Time: both networks in ${where}, in turns on one processor core.${speedup.busy ? " The machine was busy." : ""} `;
 }
 
-// The ways to predict side by side; a number is bold where it is better than the headline's beyond chance.
+// The ways to predict, one row each; a number is bold where it is better than the headline's beyond chance. Then answers without a network.
 function waysPanel(run) {
-  const { before, after, sampled, way, differences, baseline } = run.headline;
-  const columns = [["before", before.name, before.quality], ["after", "mean weights", after.quality], ["sampled", sampled && `average of ${sampled.draws} draws`, sampled],
-    ["baseline", (baseline || {}).name, baseline]].filter(([, , item]) => item);
-  if (columns.length < 2) return null;
+  const { before, after, sampled, way, differences, baselines } = run.headline;
+  const rows = [["before", before.name, before.quality], ["after", "mean weights", after.quality], ["sampled", sampled && `average of ${sampled.draws} draws`, sampled],
+    ...baselines.map((item) => ["baseline", item.name, item])].filter(([, , item]) => item);
+  if (rows.length < 2) return null;
   const keys = run.task === "regression"
     ? [["rmse", "RMSE", number], ["nll", "NLL, nats", number], ["coverage_90", "90 % interval holds", (v) => percent(v, 1)]]
     : [["error", "error", (v) => percent(v, 2)], ["nll", "NLL, nats", number], ["ece", "ECE", (v) => percent(v, 2)]];
   const cell = (key, name, value, format) => {
-    if (value === undefined) return el("td", {}, "–");
+    if (value === undefined || value === null) return el("td", {}, "–");
     const gap = name === way ? null : (differences[name] || {})[key];
     const mark = !gap ? "" : gap.beyond_chance ? (gap.worse_by < 0 ? "best" : "") : "chance";
-    const words = !gap ? null : gap.beyond_chance ? (gap.worse_by < 0 ? "better" : "worse") : "within chance";
-    return el("td", { class: mark }, format(value), words ? el("small", {}, words) : null);
+    const text = !gap ? null : gap.beyond_chance ? (gap.worse_by < 0 ? "better" : "worse") : "within chance";
+    return el("td", { class: mark }, format(value), text ? el("small", {}, text) : null);
   };
   return panel({
-    title: "Ways to predict", name: run.name + "-ways",
-    caption: `The headline is about the ${run.headline.predictor}. The others are compared with it on the same test examples; bold is better and grey is within chance (95 %).`,
-    data: () => ({ header: ["", ...columns.map(([, name]) => name)], rows: keys.map(([key, text]) => [text, ...columns.map(([, , item]) => item[key])]) }),
+    title: "Ways to predict", name: run.name + "-ways", wide: true,
+    caption: `The headline is about the ${run.headline.predictor}. The others are compared with it on the same test examples; bold is better and grey is within chance (95 %). Below are answers that need no network.`,
+    data: () => ({ header: ["", ...keys.map(([, text]) => text)], rows: rows.map(([, name, item]) => [name, ...keys.map(([key]) => item[key])]) }),
     body: scroll("Ways to predict", el("table", { class: "ways" },
-      el("thead", {}, el("tr", {}, el("td", {}), columns.map(([, name]) => el("th", { scope: "col" }, name)))),
-      el("tbody", {}, keys.map(([key, text, format]) => el("tr", {}, el("th", { scope: "row" }, text), columns.map(([name, , item]) => cell(key, name, item[key], format))))))),
+      el("thead", {}, el("tr", {}, el("td", {}), keys.map(([, text]) => el("th", { scope: "col" }, words(text))))),
+      el("tbody", {}, rows.map(([name, text, item]) => el("tr", { class: name }, el("th", { scope: "row" }, text), keys.map(([key, , format]) => cell(key, name, item[key], format))))))),
   });
 }
 
@@ -213,7 +213,7 @@ function featurePanel(run) {
   const top = Math.max(...run.features.map((item) => item.slope), 1e-12);
   const row = (item) => [
     el("span", { class: item.reads === 0 ? "off" : "" }, item.name), track(item.slope / top),
-    el("span", {}, item.reads === 0 ? "not read" : number(item.slope, 3) + (item.phi === null ? "" : ` · importance φ ${number(item.phi, 2)}`)),
+    el("span", {}, item.reads === 0 ? "not read" : number(item.slope, 3) + (item.phi === null ? "" : ` · importance φ ${number(item.phi, 2)}`)),
   ];
   const first = run.features.slice(0, 20), rest = run.features.slice(20);
   return panel({
@@ -274,8 +274,34 @@ const WORDS = [
   ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it. A prior weighed less than 1 makes it smaller, as more data would."],
   ["aleatoric", "noise of the data: what the draws agree is uncertain. More data cannot reduce it."],
   ["signal to noise", "size of a weight's mean over its standard deviation (`--score snr`)."],
+  ["RMSE", "root mean squared error, in the unit of the target."],
+  ["nats", "units of information, by natural logarithms: one nat is 1.44 bits."],
+  ["kl", "weight of the prior against the data (`--kl`); 1 is Bayes' rule, less makes the doubt about the weights that of more data."],
+  ["snr", "signal to noise: size of a weight's mean over its standard deviation."],
+  ["φ", "importance of an input: inclusion probabilities on the paths from it to the answer, 0 for the least and 1 for the most."],
+  ["R̂", "agreement of chains, and of their halves: 1 is agreement, above 1.2 they have not mixed."],
+  ["sbnn", "engine: variational inference with a spike-and-slab prior."], ["flat-vi", "engine: variational inference with a normal prior."],
+  ["map", "engine: plain training of one weight vector."], ["bmr", "engine: Bayesian model reduction, which removes weights by their evidence."],
+  ["horseshoe", "engine: variational inference with a horseshoe prior over units."], ["tdamp", "engine: message passing, which removes whole units."],
+  ["sgld", "engine: a chain of draws by gradient steps with noise."], ["sghmc", "engine: a chain of draws by gradient steps with momentum and noise."],
+  ["mlp", "network: fully connected layers; the numbers are its hidden units."],
   ["inclusion", "probability that a weight belongs to the wide part of its prior, that is, that it is needed."],
 ];
+
+// Text whose known words tell their meaning under the pointer; each once.
+function words(text) {
+  const known = new Map(WORDS), parts = [];
+  const pattern = new RegExp(`(^|[^\\p{L}-])(${[...known.keys()].filter((word) => !word.includes(" ") && word !== "error" && word !== "time" && word !== "zeros").join("|")})(?![\\p{L}-])`, "gu");
+  let from = 0;
+  for (const found of text.matchAll(pattern)) {
+    const at = found.index + found[1].length, word = found[2];
+    if (!known.has(word)) continue;
+    parts.push(text.slice(from, at), el("abbr", { title: known.get(word) }, word));
+    known.delete(word);
+    from = at + word.length;
+  }
+  return [...parts, text.slice(from)];
+}
 
 function glossary() {
   return el("details", { id: "glossary" }, el("summary", {}, "What the words mean"),

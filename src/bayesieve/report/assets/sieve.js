@@ -1,12 +1,22 @@
 // The slider: one position moves the numbers, the layers, the picture of zeros and the network.
 
+// Positions of the slider: 0 and above are this run, pruned further; below 0 are those of the network before, from dense on.
+function wayOf(run) {
+  const other = run.curve.before;
+  return other ? other.points.slice(0, other.on_the_way) : [];
+}
+
+function pointAt(run, cut) {
+  const way = wayOf(run);
+  return cut < 0 ? way[way.length + cut] : run.curve.points[cut];
+}
+
 // What the parts of a run share: the position of the slider and who listens to it.
 function makeView(run) {
-  const view = { run, cut: 0, listeners: [], tried: null, changed: () => {} };
+  const view = { run, cut: 0, first: -wayOf(run).length, last: run.curve.points.length - 1, listeners: [], tried: null, changed: () => {} };
   view.listen = (react) => { view.listeners.push(react); react(view.cut); };
   view.set = (cut) => {
-    const last = run.curve.points.length - 1;
-    view.cut = Math.max(0, Math.min(last, Math.round(cut)));
+    view.cut = Math.max(view.first, Math.min(view.last, Math.round(cut)));
     view.listeners.forEach((react) => react(view.cut));
     view.changed();
   };
@@ -19,28 +29,55 @@ function safeUntil(points) {
   return (first < 0 ? points.length : first) - 1;
 }
 
-// The slider in a bar at the foot of the window, always in view, with a button that sieves while you watch.
-function dock(run, view, range) {
-  const points = run.curve.points;
+// The slider in a bar at the foot of the window, always in view, with a button that sieves while you watch. Its rail has the
+// axis of the chart, so that the thumb is under the chart's marker.
+function dock(run, view, axis) {
+  const cuts = Array.from({ length: view.last - view.first + 1 }, (_, i) => view.first + i);
+  const place = (share) => (Math.log(axis.low) - Math.log(share)) / (Math.log(axis.low) - Math.log(axis.high));
+  const at = new Map(cuts.map((cut) => [cut, place(keptShare(pointAt(run, cut)))]));
   const words = el("span", { class: "words", id: "dock-words" });
+  const range = el("input", {
+    type: "range", id: "cut", min: view.first, max: view.last, step: 1, value: view.cut,
+    "aria-label": "Threshold: how many weights to remove", oninput: () => view.set(Number(range.value)),
+  });
+  const thumb = el("span", { class: "thumb", "aria-hidden": "true" }), zone = el("span", { class: "zone", "aria-hidden": "true" });
+  const rail = el("span", { class: "rail" }, zone, el("span", { class: "line", "aria-hidden": "true" }), range, thumb);
   let timer = 0;
   const stop = () => { clearInterval(timer); timer = 0; play.textContent = "▶ Sieve"; play.setAttribute("aria-pressed", "false"); };
   const play = el("button", { type: "button", class: "button", id: "play-sieve", "aria-pressed": "false", onclick: () => {
     if (timer) { stop(); return; }
-    if (view.cut === points.length - 1) view.set(0);
+    if (view.cut === view.last) view.set(view.first);
     play.textContent = "❚❚ Pause";
     play.setAttribute("aria-pressed", "true");
-    timer = setInterval(() => { view.set(view.cut + 1); if (view.cut === points.length - 1) stop(); }, 450);
+    timer = setInterval(() => { view.set(view.cut + 1); if (view.cut === view.last) stop(); }, 450);
   } }, "▶ Sieve");
-  range.addEventListener("pointerdown", stop);
-  view.listen((cut) => {
-    const p = points[cut];
-    words.textContent = bound(`${percent(p.zeros)} zeros · ${showQuality(run, p[qualityKey(run)])} ${run.task === "regression" ? "RMSE" : "error"}${p.safe ? "" : " · beyond chance"}`);
+  const follow = (event) => {
+    const box = rail.getBoundingClientRect(), share = (event.clientX - box.left) / box.width;
+    view.set(cuts.reduce((best, cut) => (Math.abs(at.get(cut) - share) < Math.abs(at.get(best) - share) ? cut : best)));
+  };
+  rail.addEventListener("pointerdown", (event) => {
+    event.preventDefault(); // the browser's own thumb is elsewhere
+    stop();
+    rail.setPointerCapture(event.pointerId);
+    range.focus({ preventScroll: true });
+    follow(event);
   });
-  const last = points.length - 1, share = last > 0 ? (100 * Math.max(0, safeUntil(points))) / last : 0;
-  const zone = el("span", { class: "zone", "aria-hidden": "true" });
-  zone.style.width = share.toFixed(1) + "%";
-  return el("div", { class: "dock", role: "region", "aria-label": "Sieve" }, el("div", { class: "row" }, play, el("span", { class: "rail" }, zone, range), words));
+  rail.addEventListener("pointermove", (event) => { if (event.buttons) follow(event); });
+  view.listen((cut) => {
+    const p = pointAt(run, cut), chance = cut < 0 || p.safe ? "" : " · beyond chance";
+    range.value = cut;
+    range.setAttribute("aria-valuetext", `${percent(p.zeros)} zeros`);
+    thumb.style.left = (100 * at.get(cut)).toFixed(2) + "%";
+    words.textContent = bound(`${cut < 0 ? run.headline.before.name + ": " : ""}${percent(p.zeros)} zeros · ${showQuality(run, p[qualityKey(run)])} ${run.task === "regression" ? "RMSE" : "error"}${chance}`);
+  });
+  const safe = safeUntil(run.curve.points);
+  if (safe >= 0) {
+    zone.style.left = (100 * at.get(0)).toFixed(2) + "%";
+    zone.style.width = (100 * (at.get(safe) - at.get(0))).toFixed(2) + "%";
+  }
+  // Called with the place of the chart's axis in the window.
+  view.align = (left, width) => { rail.style.left = left.toFixed(1) + "px"; rail.style.width = width.toFixed(1) + "px"; };
+  return el("div", { class: "dock", role: "region", "aria-label": "Sieve" }, el("div", { class: "row" }, play, words), el("div", { class: "lane" }, rail));
 }
 
 function qualityKey(run) {
@@ -85,6 +122,7 @@ function curvePanel(run, view) {
   const points = run.curve.points;
   const { key, x, y } = curveAxes([run]);
   const before = run.headline.before.quality, other = run.curve.before;
+  const way = wayOf(run);
   let moveTo = () => {};
   const item = { name: other ? "this run" : null, kind: "c0", dots: true, points: points.map((p) => [keptShare(p), p[key]]) };
   const chart = lines({
@@ -110,7 +148,8 @@ function curvePanel(run, view) {
       const dot = shape("circle", { r: 7, fill: "var(--blue)", stroke: "var(--card)", "stroke-width": 2 });
       group.append(line, dot);
       moveTo = (cut) => {
-        const p = points[cut];
+        const p = pointAt(run, cut);
+        dot.setAttribute("fill", cut < 0 ? "var(--vermilion)" : "var(--blue)");
         line.setAttribute("x1", px(keptShare(p)));
         line.setAttribute("x2", px(keptShare(p)));
         dot.setAttribute("cx", px(keptShare(p)));
@@ -120,19 +159,19 @@ function curvePanel(run, view) {
       root.style.cursor = "pointer";
       const nearest = (event) => {
         const at = event.clientX - root.getBoundingClientRect().left;
-        const gaps = points.map((p) => Math.abs(px(keptShare(p)) - at));
-        view.set(gaps.indexOf(Math.min(...gaps)));
+        const gaps = [...way, ...points].map((p) => Math.abs(px(keptShare(p)) - at));
+        view.set(view.first + gaps.indexOf(Math.min(...gaps)));
       };
+      requestAnimationFrame(() => { // once it is in the page
+        const left = root.getBoundingClientRect().left;
+        if (root.isConnected) view.align(left + box.left, box.right - box.left);
+      });
       root.addEventListener("pointerdown", (event) => { nearest(event); root.setPointerCapture(event.pointerId); });
       root.addEventListener("pointermove", (event) => { if (event.buttons) nearest(event); });
     },
   });
   const safe = safeUntil(points);
-  const range = el("input", {
-    type: "range", id: "cut", min: 0, max: points.length - 1, step: 1, value: view.cut,
-    "aria-label": "Threshold: how many weights to remove", oninput: () => view.set(Number(range.value)),
-  });
-  const where = el("b", { id: "cut-threshold" });
+  const where = el("b", { id: "cut-threshold" }), whose = el("span", {});
   const readout = {};
   const list = el("dl", { class: "readout" });
   const names = run.task === "regression"
@@ -143,12 +182,12 @@ function curvePanel(run, view) {
     list.append(el("div", {}, el("dt", {}, text), readout[id]));
   }
   const meters = layerMeters(run);
-  const command = el("code", { id: "cut-command" }), purpose = el("span", {});
+  const command = el("code", { id: "cut-command" }), purpose = el("span", {}), copy = copyButton("Copy command", () => command.textContent, "copy-command");
   view.listen((cut) => {
-    const p = points[cut];
-    range.value = cut;
-    range.setAttribute("aria-valuetext", `${percent(p.zeros)} zeros`);
-    where.textContent = p.threshold === null ? "all weights kept" : `${scoreName(run.curve.score)} ≥ ${number(p.threshold, 3)}`;
+    const p = pointAt(run, cut);
+    where.textContent = p.threshold === null || p.zeros === 0 ? "all weights kept" : `${scoreName(cut < 0 ? other.score : run.curve.score)} ≥ ${number(p.threshold, 3)}`;
+    const holds = p.threshold === null || p.zeros === 0 ? "" : "weights with ";
+    whose.textContent = (cut < 0 ? `This position is ${run.headline.before.name}${p.zeros > 0 ? ", pruned" : ""}: ` : "This position: ") + (holds && `it keeps ${holds}`);
     const texts = {
       zeros: percent(p.zeros), weights: count(p.weights), quality: showQuality(run, p[qualityKey(run)]),
       nll: number(p.nll), ece: percent(p.ece, 2), bytes: bytes(p.bytes), macs: short(p.macs),
@@ -156,32 +195,37 @@ function curvePanel(run, view) {
     for (const id of Object.keys(readout)) readout[id].textContent = texts[id];
     announce(`${percent(p.zeros)} zeros, ${run.task === "regression" ? "RMSE" : "error"} ${texts.quality}`);
     [purpose.textContent, command.textContent] = commandAt(run, cut);
+    command.hidden = copy.hidden = cut < 0;
     meters.update(cut);
     moveTo(cut);
   });
-  view.dock = dock(run, view, range);
+  view.dock = dock(run, view, x);
+  const from = way.length ? `it goes from ${run.headline.before.name} over this run to the empty network.`
+    : points[0].zeros > 0 ? "it goes from this run to the empty network (no dense network is known: name one with --before)."
+      : "it goes from dense to the empty network.";
   const fields = ["zeros", "removed", "weights", "threshold", qualityKey(run), "nll", "ece", "bytes", "macs", "nonzero_macs"];
   return panel({
     title: "Error against sparsity", name: run.name + "-curve", wide: true,
     caption: `Weights are removed in one shot by ${scoreName(run.curve.score)}, weakest first, without more training`
-      + (other ? ", and so are those of the network it is compared with." : ".") + " Move the slider at the foot of the window, or click the curve. Every position up to the end of the shaded zone has an error within chance of " + (before ? `that of ${run.headline.before.name}.` : "that of this network."),
+      + (other ? ", and so are those of the network it is compared with." : ".") + " Move the slider at the foot of the window, or click the curve: " + from + " Every position up to the end of the shaded zone has an error within chance of " + (before ? `that of ${run.headline.before.name}.` : "that of this network."),
     data: () => ({
       header: [...fields, ...run.curve.layers.map((n) => "kept " + n)],
       rows: points.map((p) => [...fields.map((f) => p[f]), ...p.kept]),
     }),
     body: [
       chart,
-      el("p", { class: "where" }, "This position keeps weights with ", where, "."),
+      el("p", { class: "where" }, whose, where, "."),
       list,
       meters.node,
-      run.provenance.folder ? el("p", { class: "command" }, purpose, command, " ", copyButton("Copy", () => command.textContent, "copy-command")) : null,
+      run.provenance.folder ? el("p", { class: "command" }, purpose, command, " ", copy) : null,
     ],
   });
 }
 
 // What to type to get the network at a position of the slider: as it is, or cut further.
 function commandAt(run, cut) {
-  const folder = run.provenance.folder, point = run.curve.points[cut];
+  const folder = run.provenance.folder, point = pointAt(run, cut);
+  if (cut < 0) return [`This is ${run.headline.before.name}, on the way to the run.`, ""];
   if (cut === 0 && point.zeros > 0) return ["To deliver this network: ", `bayesieve compact ${folder} --out ${folder}-small`];
   if (cut === 0) return ["To deliver this network: ", `bayesieve export ${folder} --to onnx --out model.onnx`];
   return ["To make this cut, and train what is left: ", `bayesieve prune ${folder} --zeros ${point.zeros.toFixed(4)} --score ${run.curve.score} --finetune 10 --out ${folder}-cut`];
@@ -199,7 +243,7 @@ function layerMeters(run) {
       el("td", {}, el("span", { class: "meter" }, unitCell, unitTrack)),
       el("td", {}, el("span", { class: "meter" }, weightCell, weightTrack)));
     const update = (cut) => {
-      const point = run.curve.points[cut];
+      const point = pointAt(run, cut);
       const total = item ? item.units[0] : layer.shape[0];
       const kept = point.units && name in point.units ? point.units[name] : null;
       unitCell.textContent = kept === null ? "–" : `${count(kept)} of ${count(total)}`;

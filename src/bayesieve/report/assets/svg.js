@@ -41,6 +41,64 @@ function copyButton(label, text, id) {
   return button;
 }
 
+// The title, legend and drawings of a panel as one PNG, in the colours of the screen; captions and tables stay behind.
+async function pictureOf(box) {
+  const drawn = [...box.querySelectorAll("svg, canvas")].filter((node) => !node.closest("button") && node.getBoundingClientRect().width > 0);
+  const texts = [...box.querySelectorAll("h4, .legend b, .tiles figure")], title = box.querySelector("h3").getBoundingClientRect();
+  const frame = box.getBoundingClientRect(), places = [...drawn, ...texts].map((node) => node.getBoundingClientRect());
+  const top = Math.min(...places.map((at) => at.top)), bottom = Math.max(...places.map((at) => at.bottom));
+  const head = title.bottom - frame.top + 10, scale = 2, height = head + bottom - top + 12;
+  const canvas = el("canvas", { width: Math.round(scale * frame.width), height: Math.round(scale * height) });
+  const context = canvas.getContext("2d"), style = getComputedStyle(box);
+  context.scale(scale, scale);
+  context.fillStyle = style.backgroundColor;
+  context.fillRect(0, 0, frame.width, height);
+  context.imageSmoothingEnabled = false;
+  for (const node of drawn) {
+    const at = node.getBoundingClientRect();
+    const image = node.tagName === "CANVAS" ? node : await imageOf(node);
+    context.drawImage(image, at.left - frame.left, at.top - top + head, at.width, at.height);
+  }
+  const write = (node, y) => {
+    const item = getComputedStyle(node), text = [...node.childNodes].filter((part) => part.nodeType === 3).map((part) => part.textContent).join("");
+    context.font = `${item.fontWeight} ${item.fontSize} ${style.fontFamily}`;
+    context.fillStyle = item.color;
+    context.fillText(text, node.getBoundingClientRect().left - frame.left, y);
+  };
+  write(box.querySelector("h3"), head - 15);
+  texts.forEach((node) => write(node, node.getBoundingClientRect().bottom - top + head - 5));
+  return new Promise((done) => { canvas.toBlob(done, "image/png"); });
+}
+
+const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-opacity", "opacity", "font-size", "font-family", "font-weight", "color", "paint-order"];
+
+// A drawing with the colours and fonts that the style sheet gives it, as an image.
+function imageOf(node) {
+  const copy = node.cloneNode(true), originals = [node, ...node.querySelectorAll("*")], copies = [copy, ...copy.querySelectorAll("*")];
+  originals.forEach((item, i) => {
+    const style = getComputedStyle(item);
+    for (const name of LOOKS) copies[i].setAttribute(name, style.getPropertyValue(name));
+  });
+  copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+  const image = new Image();
+  image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(new XMLSerializer().serializeToString(copy));
+  return image.decode().then(() => image);
+}
+
+// Puts the picture of a panel on the clipboard, or saves it where the browser does not let it.
+async function copyPicture(button, name) {
+  const png = await pictureOf(button.closest(".panel"));
+  let text = "copied";
+  try {
+    await navigator.clipboard.write([new ClipboardItem({ "image/png": png })]);
+  } catch {
+    save(name + ".png", png, "image/png");
+    text = "saved";
+  }
+  button.textContent = text;
+  setTimeout(() => { button.textContent = "png"; }, 1500);
+}
+
 // A titled box; `data` returns {header, rows} of what is drawn, to download.
 function panel({ title, caption, name, data, body, wide }) {
   const downloads = el("div", { class: "downloads" });
@@ -51,14 +109,16 @@ function panel({ title, caption, name, data, body, wide }) {
       const rows = item.rows.map((row) => Object.fromEntries(item.header.map((key, i) => [key, row[i]])));
       save(name + ".json", JSON.stringify(rows, null, 1), "application/json");
     };
+    const picture = el("button", { type: "button", class: "picture", onclick: () => copyPicture(picture, name), "aria-label": `Copy picture of ${title} as PNG` }, "png");
     downloads.append(
+      ...([body].flat().some((node) => node && (node.querySelector ? node.querySelector("svg, canvas") || node.redraw : false)) ? [picture] : []),
       el("button", { type: "button", onclick: csvFile, "aria-label": `Download ${title} as CSV` }, "csv"),
       el("button", { type: "button", onclick: jsonFile, "aria-label": `Download ${title} as JSON` }, "json"),
     );
   }
   return el("figure", { class: "panel" + (wide ? " wide" : ""), "data-panel": name || null },
     el("header", {}, el("h3", {}, title), downloads),
-    caption ? el("p", { class: "caption" }, caption) : null,
+    caption ? el("p", { class: "caption" }, words(caption)) : null,
     ...[body].flat());
 }
 
@@ -163,11 +223,18 @@ function color(index) {
 // One pattern per colour, so that lines are told apart in grey too; kind: "c0" to "c5".
 const DASHES = { c1: "7 3", c2: "2 3", c3: "9 3 2 3", c4: "12 3", c5: "5 2 2 2 2 2" };
 
+// names: [name, kind, mark]; mark "line" unless it is "dot" or "cross".
 function legend(names) {
-  return el("div", { class: "legend" }, names.map(([name, kind]) => el("span", { class: kind },
-    shape("svg", { width: 26, height: 8, "aria-hidden": "true" },
-      shape("line", { x1: 1, x2: 25, y1: 4, y2: 4, stroke: "currentColor", "stroke-width": 2.5, "stroke-dasharray": DASHES[kind] })),
-    el("b", {}, name))));
+  const sign = (kind, mark) => (mark === "line" || !mark
+    ? shape("line", { x1: 1, x2: 25, y1: 4, y2: 4, stroke: "currentColor", "stroke-width": 2.5, "stroke-dasharray": DASHES[kind] }) : dotAt(13, 4, 3.5, mark === "cross"));
+  return el("div", { class: "legend" }, names.map(([name, kind, mark]) => el("span", { class: kind },
+    shape("svg", { width: 26, height: 8, "aria-hidden": "true" }, sign(kind, mark)), el("b", {}, name))));
+}
+
+// A dot, or a cross that is told from it without colour.
+function dotAt(x, y, r, cross) {
+  if (!cross) return shape("circle", { cx: x, cy: y, r, fill: "currentColor" });
+  return shape("path", { d: `M${x - r} ${y - r}L${x + r} ${y + r}M${x - r} ${y + r}L${x + r} ${y - r}`, stroke: "currentColor", "stroke-width": 1.8, fill: "none" });
 }
 
 // A box for a bar of width `fraction`.
