@@ -33,17 +33,12 @@ if TYPE_CHECKING:
     from bayesieve.engines import Engine
 
 
-Start = Literal["module", "he"]
 _SMALL_TABLE = 2000  # rows
 _FEW_DATA = 10_000  # examples: below, an epoch has few steps
 _TABLE_STEPS = {"variational": 1100}  # by course; others take more
 _MORE_STEPS, _LEAST_EPOCHS, _MOST_EPOCHS = 2500, 20, 400
-TABLE_KL = 0.3
-# The inner folds of a table choose from these. Averaging holds an ensemble back too.
-TABLE_KLS, ENSEMBLE_KLS = (1.0, 0.3, 0.1), (0.3, 0.1, 0.03, 0.01)
+_TABLE_KL = 0.3
 MANY_ROWS = 3000  # above, one inner fold holds out a tenth and noise is on activations
-_LARGE_TABLE = 3000  # rows from which layers are wider
-_EMBEDDED = 400  # inputs of a network that embeddings may make of the columns
 _STEP = ("lr", "preconditioned")  # settings that do not depend on the prior
 _PRIOR_NUMBERS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -317,7 +312,7 @@ def recommended_schedule(
         kl = (0.1 if few else 0.3) if lighter and size.task == "classification" else 1.0
         kl_warmup = min(10.0, round(n_epochs / 6, 2))
     if size.table and course == "variational":
-        kl, kl_warmup = TABLE_KL, 0.1 * n_epochs
+        kl, kl_warmup = _TABLE_KL, 0.1 * n_epochs
     return {
         "lr": "constant" if course == "steady" else "cosine",
         "warmup": 0.02 if size.table and course != "steady" else 0.0,
@@ -338,58 +333,6 @@ def recommended_batch_size(name: EngineName | None, n_data: int, *, table: bool 
     if not table:
         return 128
     return min(n_data, max(32, min(256, 2 ** round(math.log2(max(n_data, 1) / 16)))))
-
-
-def table_widths(n_rows: int, *, embedded: bool = False, ensemble: bool = False) -> tuple[int, ...]:
-    """Units of each hidden layer of a network for a table, by whether its columns are embedded.
-
-    A first layer on embedded columns bends wherever it needs to. One network for a small table
-    has no second one, for the sake of time.
-
-    Example:
-        >>> table_widths(500), table_widths(500, embedded=True), table_widths(50_000)
-        ((50, 50), (50,), (100, 100))
-    """
-    if n_rows >= _LARGE_TABLE:
-        return (100, 100)
-    return (50,) if embedded and not ensemble else (50, 50)
-
-
-def table_starts(name: EngineName, n_rows: int, task: str) -> tuple[Start, tuple[Start, ...]]:
-    """Starting means on embedded columns, and those that folds compare on plain ones.
-
-    Torch's own ("module") are less than half as wide as He's, so functions start smoother. Large
-    tables with little noise and steep functions need the wider ones, others do not.
-
-    Example:
-        >>> table_starts("sbnn", 500, "regression"), table_starts("sbnn", 9000, "regression")
-        (('module', ('module',)), ('he', ('module', 'he')))
-    """
-    if task == "regression" and n_rows > MANY_ROWS and "start" in ENGINES[name].table:
-        return "he", ("module", "he")
-    return "module", ("module",)
-
-
-def compares_light_priors(name: EngineName, n_rows: int, task: str) -> bool:
-    """Whether an ensemble on a table compares `ENSEMBLE_KLS`.
-
-    Large tables do not: their short inner runs prefer light priors that whole runs do not need.
-    """
-    variational = ENGINES[name].course == "variational"
-    return variational and task == "regression" and n_rows <= MANY_ROWS
-
-
-def table_bins(n_rows: int, n_columns: int) -> int:
-    """Bins of the piecewise linear embedding of each column (`nets.embedding`); 0 for none.
-
-    Each has 12 rows or more; many columns have fewer bins, since each is an input.
-
-    Example:
-        >>> [table_bins(*size) for size in ((40, 5), (1000, 10), (1000, 60), (1000, 500))]
-        [3, 8, 5, 0]
-    """
-    bins = min(8, n_rows // 12, _EMBEDDED // max(n_columns, 1) - 1)
-    return bins if bins >= 2 else 0
 
 
 def finetune_batch_size(n_data: int, batch_size: int) -> int:
@@ -526,7 +469,7 @@ _FASTER = {"lr": 1e-2}
 _CLOSE = {"slab_std": 1.0, "spike_std": math.exp(-2)}
 _VI_TABLE = {
     "init_std": 0.02,
-    "start": "module",  # see `table_starts`
+    "start": "module",  # see `estimators.defaults`
     "local": False,
     "paired": False,
     "classification": {"lr": 1e-2},

@@ -1,12 +1,12 @@
-"""Settings of a fit to one table: the recipe of its engine, and the estimator's inner folds.
+"""Settings of a fit to one table: the recipe of its engine, its network, and the inner folds.
 
-The numbers of engine, schedule, length, network and embedding are those of `engines.recipes` for
-tables. Chosen here: folds, candidates that they compare, patience and pruning. docs/tables.md says
-how they were measured.
+The numbers of engine, schedule and length are those of `engines.recipes` for tables. Chosen here:
+widths, embedding and starting means of the network, folds, what they compare, patience and pruning.
+docs/tables.md says how they were measured.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 from bayesieve.core.priors import GaussianLaplace
@@ -20,7 +20,12 @@ from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
 
+Start = Literal["module", "he"]
 _FOLDS, _HELD_OUT = 5, 400  # folds of a table, and rows that they should hold out together
+# The weights of the prior that folds choose from. Averaging holds an ensemble back too, but short
+# runs on large tables prefer light priors that whole runs do not need.
+_KLS, _ENSEMBLE_KLS = (1.0, 0.3, 0.1), (0.3, 0.1, 0.03, 0.01)
+_EMBEDDED = 400  # inputs of a network that embeddings may make of the columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +49,7 @@ class TableSettings(Training):
     takes_weights: bool
     widths: tuple[tuple[int, ...], tuple[int, ...]]
     bins: int
-    starts: tuple[recipes.Start | None, ...]
+    starts: tuple[Start | None, ...]
     folds: int
     parts: int
 
@@ -141,14 +146,13 @@ def table_settings(
         patience = max(1, size.n_epochs // 2)
     widths = _widths(who, hidden, n_rows, ensemble=ensemble)
     if bins is None:
-        n_bins = 0 if entry.passes or hidden in ((), []) else recipes.table_bins(n_rows, n_columns)
+        n_bins = 0 if entry.passes or hidden in ((), []) else table_bins(n_rows, n_columns)
     else:
         check_not_negative(who, bins=bins)
         n_bins = bins
-    starts: tuple[recipes.Start | None, ...] = (None, None)
+    starts: tuple[Start | None, ...] = (None, None)
     if isinstance(engine, str) and "start" in entry.table:
-        embedded, plain = recipes.table_starts(name, n_rows, task)
-        starts = (embedded, *plain)
+        starts = table_starts(n_rows, task)
     starts = starts[0 if n_bins else 1 :]
     starts = starts[:1] if not folds or (bins and n_bins) else starts
     kls: tuple[float, ...] = (1.0,)
@@ -159,8 +163,8 @@ def table_settings(
             course["kl"] = kl
         elif entry.course == "variational" and folds:
             course["kl"] = 1.0
-            light = ensemble and recipes.compares_light_priors(name, n_rows, task)
-            kls = recipes.ENSEMBLE_KLS if light else recipes.TABLE_KLS
+            light = ensemble and task == "regression" and n_rows <= recipes.MANY_ROWS
+            kls = _ENSEMBLE_KLS if light else _KLS
         schedule = Schedule(**course)
     score: ScoreName = "magnitude" if entry.course == "point" else "snr"
     gradual = entry.course != "steady" and entry.prunes == "schedule"
@@ -186,6 +190,33 @@ def table_settings(
         pruning=GradualPruning(zeros, 0.2, 0.6, score) if zeros and gradual else None,
         rule=keep_zeros(zeros, score=score) if zeros and not gradual else None,
     )
+
+
+def table_starts(n_rows: int, task: Task) -> tuple[Start, ...]:
+    """Starting means on embedded columns, then those that folds compare on plain ones.
+
+    Torch's own ("module") are less than half as wide as He's, so functions start smoother. Large
+    tables with little noise and steep functions need the wider ones, others do not.
+
+    Example:
+        >>> table_starts(500, "regression"), table_starts(9000, "regression")
+        (('module', 'module'), ('he', 'module', 'he'))
+    """
+    large = task == "regression" and n_rows > recipes.MANY_ROWS
+    return ("he", "module", "he") if large else ("module", "module")
+
+
+def table_bins(n_rows: int, n_columns: int) -> int:
+    """Bins of the piecewise linear embedding of each column (`nets.embedding`); 0 for none.
+
+    Each has 12 rows or more; many columns have fewer bins, since each is an input.
+
+    Example:
+        >>> [table_bins(*size) for size in ((40, 5), (1000, 10), (1000, 60), (1000, 500))]
+        [3, 8, 5, 0]
+    """
+    bins = min(8, n_rows // 12, _EMBEDDED // max(n_columns, 1) - 1)
+    return bins if bins >= 2 else 0
 
 
 def _enough_folds(n_rows: int) -> int:
@@ -231,8 +262,10 @@ def _widths(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Widths on embedded and on plain columns."""
     if hidden is None:
-        embedded = recipes.table_widths(n_rows, embedded=True, ensemble=ensemble)
-        return embedded, recipes.table_widths(n_rows)
+        plain = (100, 100) if n_rows >= recipes.MANY_ROWS else (50, 50)
+        # A first layer on embedded columns bends wherever it needs to. One network for a small
+        # table has no second one, for the sake of time.
+        return plain if ensemble or plain[0] > 50 else plain[:1], plain
     widths = tuple(hidden) if isinstance(hidden, tuple | list) else (hidden,)
     if not all(isinstance(width, int) and width > 0 for width in widths):
         raise ValueError(

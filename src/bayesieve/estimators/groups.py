@@ -13,7 +13,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,6 @@ from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
-from bayesieve.engines.recipes import Start
 from bayesieve.estimators.mixture import log_density, predict_members
 from bayesieve.estimators.pace import REHEARSED
 from bayesieve.estimators.population import (
@@ -102,7 +101,7 @@ class Form:
 
     tables: Sequence[Table]
     model: nn.Module
-    start: Start | None = None
+    start: Literal["module", "he"] | None = None
 
     def engine(self, engine: Engine[Any]) -> Engine[Any]:
         """The engine with the starting means of this form."""
