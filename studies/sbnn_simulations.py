@@ -21,7 +21,8 @@ from bayesieve.core.batch import stacked
 from bayesieve.core.posterior import Posterior
 from bayesieve.data.synthetic import Simulation, additive, two_inputs
 from bayesieve.engines import Engine
-from bayesieve.estimators.population import PopulationFits, Training
+from bayesieve.estimators.fits import PopulationFits
+from bayesieve.estimators.population import Training
 from bayesieve.nets import mlp
 from bayesieve.select import (
     PROPORTIONS,

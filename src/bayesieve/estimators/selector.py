@@ -17,9 +17,10 @@ from bayesieve.checks import check_choice, check_fraction
 from bayesieve.data.tables import guess_task
 from bayesieve.estimators.base import SieveEstimator
 from bayesieve.estimators.classifier import SieveClassifier
+from bayesieve.estimators.fits import PopulationFits, by_column
 from bayesieve.estimators.importance import column_importance
 from bayesieve.estimators.many import fit_tables
-from bayesieve.estimators.population import PopulationFits, Table, Training, by_column
+from bayesieve.estimators.population import Table, Training
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.select import (
     PROPORTIONS,
