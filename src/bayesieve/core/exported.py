@@ -45,7 +45,9 @@ _SAME: dict[Any, Any] = {  # takes the same arguments
     aten.adaptive_avg_pool1d.default: F.adaptive_avg_pool1d, aten.where.self: torch.where,
     aten.where.ScalarOther: torch.where, aten.where.ScalarSelf: torch.where,
     aten.addmm.default: torch.addmm, aten.gather.default: torch.gather,
-    aten.cumsum.default: torch.cumsum,
+    aten.cumsum.default: torch.cumsum, aten.abs.default: torch.abs, aten.diff.default: torch.diff,
+    aten.log.default: torch.log, aten.minimum.default: torch.minimum, aten.min.other: torch.minimum,
+    aten.maximum.default: torch.maximum, aten.max.other: torch.maximum,
     aten.cos.default: torch.cos, aten.sin.default: torch.sin, aten.exp.default: torch.exp,
     aten.__and__.Tensor: torch.bitwise_and, aten.__or__.Tensor: torch.bitwise_or,
     aten.bitwise_not.default: torch.bitwise_not, aten.logical_not.default: torch.logical_not,
@@ -88,10 +90,12 @@ _MADE: dict[Any, Any] = {  # tensors of sizes; where they are made is not part o
     aten.arange.default: torch.arange, aten.arange.start: torch.arange,
     aten.arange.start_step: torch.arange, aten.zeros.default: torch.zeros,
     aten.ones.default: torch.ones, aten.full.default: torch.full,
+    aten.zeros_like.default: torch.zeros_like, aten.ones_like.default: torch.ones_like,
+    aten.full_like.default: torch.full_like,
 }  # fmt: skip
 _NEW = {aten.new_ones.default: "new_ones", aten.new_zeros.default: "new_zeros",
         aten.new_full.default: "new_full"}  # fmt: skip
-_PLACE = {"device", "pin_memory", "layout"}
+_PLACE = {"device", "pin_memory", "layout", "memory_format"}
 _OTHER: dict[Any, Callable[..., Call]] = {
     aten.expand.default: lambda x, sizes: ("call_method", "expand", (x, *sizes)),
     aten.contiguous.default: lambda x: ("call_method", "contiguous", (x,)),

@@ -36,6 +36,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve import __version__
 from bayesieve.assess.familiarity import Familiarity
@@ -314,7 +315,7 @@ def _convert(
             f"{_WHO}: weights must fit in one file of 2 GiB, got {n_bytes / 2**30:.1f} GiB. "
             "Compact the model, or bake in fewer draws."
         )
-    with _quiet():
+    with _quiet(), sdpa_kernel(SDPBackend.MATH):  # the kind of attention that ONNX writes out
         program = trace(_WHO, module, example)
         try:
             inputs = ["pixels" if metadata["takes"] == "raw" else "input"]

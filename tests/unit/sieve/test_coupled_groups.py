@@ -1,5 +1,7 @@
 """What belongs to a coupled group, entry by entry, and normalisation without constants."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -119,7 +121,8 @@ def test_a_folded_norm_that_loses_more_stays_exact():
     x = float32(5, 6)
     full = torch.cat([x, torch.tensor([0.5, -2.0]).expand(5, 2)], 1)
     wanted = nn.LayerNorm(8)(full)[:, :6]
-    folded = FoldedLayerNorm(6, n_constant=2, total=-1.5, squares=4.25)
+    folded = FoldedLayerNorm(6, n_constant=2, zero=False)
+    folded.rest_(torch.tensor([-0.75]), torch.tensor([1.5625]))
     assert torch.allclose(folded(x), wanted, atol=1e-6)
 
 
@@ -127,8 +130,10 @@ def test_a_folded_norm_that_loses_more_stays_exact():
 @pytest.mark.parametrize("offset", [0.0, 30.0])
 def test_a_folded_norm_has_the_values_and_gradients_of_the_whole_one(constants, offset):
     rest = torch.tensor(constants, dtype=torch.float64)
-    total, squares, n = float(rest.sum()), float(rest.square().sum()), 6 + len(rest)
-    folded = FoldedLayerNorm(6, len(rest), total, squares, dtype=torch.float64)
+    n, zero = 6 + len(rest), not bool(rest.any())
+    folded = FoldedLayerNorm(6, len(rest), zero=zero, dtype=torch.float64)
+    if not zero:
+        folded.rest_(rest.mean(), rest.var(unbiased=False))
     x = (float32(2, 5, 6).double() + offset).requires_grad_()
     whole = nn.LayerNorm(n, dtype=torch.float64)
     wanted = whole(torch.cat([x, rest.expand(2, 5, -1)], -1))[..., :6]
@@ -139,6 +144,74 @@ def test_a_folded_norm_has_the_values_and_gradients_of_the_whole_one(constants, 
     assert torch.allclose(gradient, right, atol=1e-11)
     single = folded.float()(x.detach().float())
     assert torch.allclose(single.double(), wanted, atol=1e-6 * max(1.0, offset))
+
+
+class Placed(nn.Module):
+    """Adds a table of positions that is not trained, before two norms."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Linear(3, 8), nn.LayerNorm(8)
+        self.inner, self.last, self.out = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2)
+        self.register_buffer("table", torch.arange(40.0).view(1, 5, 8).sin())
+
+    def forward(self, x):
+        x = self.first(x) + self.table
+        return self.out(self.last(x + self.inner(self.norm(x))))
+
+
+def test_a_stream_loses_channels_that_hold_a_fixed_table_alone():
+    net = Placed().eval()
+    gone = [1, 4, 6]
+    with torch.no_grad():
+        for layer in (net.first, net.inner):
+            layer.weight[gone], layer.bias[gone] = 0.0, 0.0
+        for layer in (net.inner, net.out):
+            layer.weight[:, gone] = 0.0
+        for norm in (net.norm, net.last):
+            norm.weight[gone], norm.bias[gone] = 0.0, 0.0
+    x = float32(4, 5, 3)
+    small = compact(net, x)
+    assert small.compaction.parameters[1] == (3 + 1) * 5 + 2 * 10 + (5 + 1) * 5 + (5 + 1) * 2
+    assert small.compaction.max_difference < 1e-6
+    assert small.get_submodule("norm").positions == (5,)
+    again = copy.deepcopy(small).double()
+    assert torch.allclose(again(x.double()), net.double()(x.double()), atol=1e-6)
+    with torch.no_grad():  # one more
+        for layer in (small.first, small.inner):
+            layer.weight[2], layer.bias[2] = 0.0, 0.0
+        for layer in (small.inner, small.out):
+            layer.weight[:, 2] = 0.0
+        for norm in (small.norm, small.last):
+            norm.weight[2], norm.bias[2] = 0.0, 0.0
+    twice = compact(small, x)
+    assert twice.get_submodule("last").n_features == 4
+    assert twice.compaction.max_difference < 1e-6
+
+
+class Crossed(nn.Module):
+    """Four heads that read another sequence, under a mask of zeros made for each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (
+            layer(x).view(x.shape[0], -1, 4, 2).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        )
+        mask = torch.zeros(1, 4, 6, 6)
+        mask = torch.where(x[:, None, :, :1] > -9.0, mask, -1e9)
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.o(out.transpose(1, 2).reshape(x.shape[0], -1, 8))
+
+
+def test_heads_under_a_mask_of_their_own_go():
+    net, x = Crossed().eval(), float32(2, 6, 8)
+    small = compact(prune(as_point(net, Gaussian()), keep_units(0.5, example=x)), x)
+    assert small.compaction.max_difference < 1e-6
+    assert small.get_submodule("q").out_features == 4
 
 
 @pytest.mark.parametrize("constant", [0.0, 1.5])

@@ -47,14 +47,14 @@ _FUNCTIONAL = """
 """
 _TORCH = """
     abs add addmm amax amin arange argmax argmin baddbmm bitwise_and bitwise_not bitwise_or bmm cat
-    ceil chunk clamp clip concat cos cumsum div einsum eq exp expm1 flatten floor full gather ge gt
-    index_select le log log1p log_softmax logical_not logsumexp lerp lt matmul
-    max maximum mean min minimum movedim mul narrow ne neg norm ones outer permute pow prod
+    ceil chunk clamp clip concat cos cumsum diff div einsum eq exp expm1 flatten floor full
+    full_like gather ge gt index_select le log log1p log_softmax logical_not logsumexp lerp lt
+    matmul max maximum mean min minimum movedim mul narrow ne neg norm ones outer permute pow prod
     reciprocal relu relu_ reshape roll rsqrt rsub select sigmoid sin softmax split sqrt square
     squeeze stack std sub subtract sum swapaxes tanh tensor_split transpose tril triu true_divide
     unbind unflatten unsqueeze var where avg_pool1d max_pool1d max_pool2d max_pool3d
     adaptive_avg_pool1d conv1d conv2d conv3d layer_norm batch_norm dropout selu celu hardshrink
-    prelu zeros
+    ones_like prelu zeros zeros_like
 """
 _OPERATORS = """
     add sub mul truediv floordiv mod pow neg matmul getitem eq ne lt le gt ge

@@ -119,10 +119,25 @@ class Flow:
         self.channels: dict[fx.Node, Channels] = {}
         self.rules: dict[fx.Node, Rule] = {}
         self.need: dict[fx.Node, Tensor] = {}  # (n,) bool: must exist in the compacted network
+        self.fixed: dict[fx.Node, Tensor] = {}  # (n,) bool: the same for every example
         self.sizes: dict[fx.Node, int] = {}  # numbers of channels that are read, as they were
         self.notes: list[str] = []
         self.learned: set[fx.Node] = set()  # that weights have a part in
         self._present: set[fx.Node] = set()
+        self._patterns: dict[fx.Node, Tensor] = {}
+
+    def pattern(self, node: fx.Node) -> Tensor:
+        """Values of an activation, (*positions, n) float64; right where channels are fixed."""
+        return self._patterns[node]
+
+    def find_patterns(self, nodes: list[fx.Node]) -> None:
+        """Note the values of activations, channels last, before the network changes."""
+        inputs = [torch.zeros(self.shape(n), dtype=n.meta["dtype"])
+                  for n in self.graph.nodes if n.op == "placeholder"]  # fmt: skip
+        values = _Values(self.graph.module, {*nodes})
+        with torch.no_grad():
+            values.run(*inputs)
+        self._patterns = {n: v[0].double() for n, v in values.met.items()}
 
     def shape(self, node: fx.Node) -> torch.Size:
         """Shape of a node that is known to be a tensor."""
@@ -168,6 +183,20 @@ class Flow:
         n = int(useless.sum())
         if n:
             self.note(node, f"{keeps} {plural(n, noun)} alive: {why}")
+
+
+class _Values(fx.Interpreter):
+    """Runs a graph and notes what some nodes return."""
+
+    def __init__(self, module: fx.GraphModule, wanted: set[fx.Node]) -> None:
+        super().__init__(module)
+        self.wanted, self.met = wanted, dict[fx.Node, Tensor]()
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n in self.wanted:
+            self.met[n] = result
+        return result
 
 
 Rewritten = tuple[fx.Node, Tensor]  # a node of the new graph; original channels, ascending
@@ -280,8 +309,12 @@ class Rule:
 
     def forward(self, node: fx.Node, flow: Flow) -> Channels | str:
         """The channels of the output, or in words why this rule does not apply."""
-        axis, shape = _likely_axis(node, flow), flow.shape(node)
+        axis, shape = likely_axis(node, flow), flow.shape(node)
         return varying(axis, shape[axis] if shape else 1)
+
+    def fixed(self, node: fx.Node, flow: Flow) -> Tensor:
+        """Channels that no input of the network reaches, (n,) bool; positions may differ."""
+        return flow.channels[node].constant
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """Ask the inputs for what the needed channels of the output are made of."""
@@ -309,7 +342,7 @@ class Rule:
             to.fix(to.labels[node], node, why)
 
 
-def _likely_axis(node: fx.Node, flow: Flow) -> int:
+def likely_axis(node: fx.Node, flow: Flow) -> int:
     """Where the first layer that reads a tensor takes its channels: the last axis, or axis 1."""
     n_axes = len(flow.shape(node))
     if n_axes < 3 or (node.op == "call_module" and _is_last(flow.graph.layer(node))):

@@ -43,6 +43,14 @@ class Arithmetic(Rule):
             value = a - b if _does(node, "sub") else a + b
         return Channels(axis, value.expand(flow.shape(node)[axis]).clone())
 
+    def fixed(self, node: fx.Node, flow: Flow) -> Tensor:
+        """Sums and products of what is fixed."""
+        axis, fixed = flow.channels[node].axis, torch.ones_like(flow.need[node])
+        for x in terms(node):
+            known = flow.fixed[x]
+            fixed &= known if _is_matched(x, axis, node, flow) else known.all()
+        return fixed | flow.channels[node].constant
+
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """The same channels of every term that does not vanish."""
         need, axis, gone = flow.need[node], flow.channels[node].axis, _vanishing(node, flow)

@@ -9,6 +9,9 @@ sum s and sum of squares q. Then with the D - k inputs x alone
 C4 is `FoldedLayerNorm`; `FoldedGroupNorm` is C4 in each group, over positions too. C5 is an RMS
 norm of D - k inputs again, whose scale is √(D / (D - k)) times as large and whose eps is
 (eps D + q) / (D - k). A constant leaves only if no layer reads what becomes of it.
+
+A layer norm also loses channels that are the same for every example but not at every position,
+such as those of a table of positions that is not trained: s and q then depend on the position.
 """
 
 import math
@@ -24,15 +27,15 @@ from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten,
 
 
 class FoldedLayerNorm(nn.Module):
-    """Layer normalisation over features of which some are constants and not given.
+    """Layer normalisation over features of which some are known and not given.
 
     Args:
         n_features: number of features that are given, on the last axis.
         n_constant: number of those that are not.
-        total: their sum.
-        squares: the sum of their squares.
         eps: added to the variance.
         bias: whether it has a shift besides the scale.
+        zero: whether those that are not given are all 0; otherwise `rest_` says what they are.
+        positions: sizes of the axes before the last, if what is not given depends on them.
         dtype: of its numbers.
 
     Example:
@@ -42,40 +45,47 @@ class FoldedLayerNorm(nn.Module):
     """
 
     average: Tensor
-    mean_of_rest: Tensor
-    var_of_rest: Tensor
+    centre: Tensor
+    spread: Tensor
 
     def __init__(
         self,
         n_features: int,
         n_constant: int = 0,
-        total: float = 0.0,
-        squares: float = 0.0,
         eps: float = 1e-5,
         bias: bool = True,
+        zero: bool = True,
+        positions: Sequence[int] = (),
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.n_features, self.n_constant = n_features, n_constant
-        self.total, self.squares = total, squares
-        self.eps = eps
+        self.eps, self.zero, self.positions = eps, zero, tuple(positions)
         self.weight = nn.Parameter(torch.ones(n_features, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(n_features, dtype=dtype)) if bias else None
         n = n_features + n_constant
-        average = total / n_constant if n_constant else 0.0
-        around = max(squares - total * average, 0.0)  # sum of squares around their mean
-        self.centre, self.share = average, n_constant / n
+        self.share = n_constant / n
         self.register_buffer("average", torch.full((1, n_features), 1 / n, dtype=dtype))
-        self.register_buffer("mean_of_rest", torch.tensor([total / n], dtype=dtype))
-        self.register_buffer("var_of_rest", torch.tensor([eps + around / n], dtype=dtype))
+        self.register_buffer("spread", torch.full((*positions, 1), eps, dtype=dtype))
+        if not zero:
+            self.register_buffer("centre", torch.zeros((*positions, 1), dtype=dtype))
+
+    def rest_(self, mean: Tensor, var: Tensor) -> None:
+        """Set mean and variance of the features that are not given, (*positions, 1) each."""
+        self.centre.copy_(mean)
+        self.spread.copy_(self.eps + self.share * var)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last axis, (..., n_features)."""
         # Products with a row of 1 / n: small inputs pay for calls, and `mean` and `var` cost more.
-        mean = F.linear(x, self.average, self.mean_of_rest)
-        centred = x - mean
-        var = F.linear(centred * centred, self.average, self.var_of_rest)
-        apart = mean - self.centre if self.centre else mean
+        mean = F.linear(x, self.average)
+        if self.zero:
+            centred, apart = x - mean, mean
+            var = F.linear(centred * centred, self.average, self.spread)
+        else:
+            mean = torch.add(mean, self.centre, alpha=self.share)
+            centred, apart = x - mean, mean - self.centre
+            var = F.linear(centred * centred, self.average) + self.spread
         out = centred * torch.addcmul(var, apart, apart, value=self.share).rsqrt()
         if self.bias is None:
             return out * self.weight
@@ -181,6 +191,8 @@ class Normed(Rule):
         if not bool(kept.all()):
             layer = to.flow.graph.layer(node)
             gone = known.value[~kept]
+            if bool(gone.isnan().any()):
+                gone = to.flow.pattern(x)[..., ~kept]
             fold = _FOLDS.get(type(layer), _folded)
             to.flow.graph.module.set_submodule(str(node.target), fold(layer, kept, gone))
         return new, indices(kept)
@@ -194,8 +206,10 @@ class Normed(Rule):
 
     def _kept(self, node: fx.Node, flow: Flow) -> Tensor:
         (x,) = flow.graph.tensor_inputs(node)
-        # Of constants those that a reader asks for, because it cannot fold them.
-        kept = ~flow.channels[x].constant | flow.need[node]
+        known = flow.channels[x].constant
+        if isinstance(flow.graph.layer(node), nn.LayerNorm | FoldedLayerNorm):
+            known = flow.fixed[x]
+        kept = ~known | flow.need[node]  # of the known those that a reader cannot fold
         if not bool(kept.any()):
             kept[0] = True  # a tensor needs some width
         return kept
@@ -221,19 +235,23 @@ def _numbers(layer: nn.Module, n: int) -> tuple[Tensor, Tensor]:
 
 
 def _folded(layer: nn.Module, kept: Tensor, gone: Tensor) -> FoldedLayerNorm:
-    """C4."""
+    """C4; what is gone is (k,), or (*positions, k)."""
     assert isinstance(layer, nn.LayerNorm | FoldedLayerNorm)
-    old = layer if isinstance(layer, FoldedLayerNorm) else None
-    scale, shift = _numbers(layer, len(kept))
+    old = layer if isinstance(layer, FoldedLayerNorm) else FoldedLayerNorm(len(kept), 0, layer.eps)
+    k, before = gone.shape[-1], old.n_constant
+    mean, squares = gone.sum(-1, True), gone.square().sum(-1, True)
+    if not old.zero:
+        centre = old.centre.double()
+        var = (old.spread.double() - old.eps) / old.share
+        mean, squares = mean + before * centre, squares + before * (var + centre.square())
+    mean, squares = mean / (k + before), squares / (k + before)
     new = FoldedLayerNorm(
-        int(kept.sum()),
-        len(gone) + (old.n_constant if old else 0),
-        float(gone.sum()) + (old.total if old else 0.0),
-        float(gone.square().sum()) + (old.squares if old else 0.0),
-        layer.eps,
-        layer.bias is not None,
-        None if layer.weight is None else layer.weight.dtype,
-    )
+        int(kept.sum()), k + before, layer.eps, layer.bias is not None, not bool(squares.any()),
+        tuple(mean.shape[:-1]), None if layer.weight is None else layer.weight.dtype,
+    )  # fmt: skip
+    if not new.zero:
+        new.rest_(mean, (squares - mean.square()).clamp(min=0))
+    scale, shift = _numbers(layer, len(kept))
     _fill(new, layer, scale[kept], shift[kept])
     return new
 

@@ -111,6 +111,11 @@ def forwards(graph: Graph) -> Flow:
         assert isinstance(channels, Channels)
         flow.channels[node] = channels
         flow.need[node] = torch.zeros(len(channels), dtype=torch.bool)
+        flow.fixed[node] = rule.fixed(node, flow)
+        if node.op != "placeholder" and all(
+            x in flow.fixed and bool(flow.fixed[x].all()) for x in node.all_input_nodes
+        ):
+            flow.fixed[node].fill_(True)  # a table, or made of nothing else
     return flow
 
 
@@ -126,6 +131,9 @@ def analyse(graph: Graph) -> Flow:
     for node in reversed(graph.nodes):
         if node not in flow.channels or flow.settle(node):
             flow.rules[node].backward(node, flow)
+    normed = [n.all_input_nodes[0] for n, rule in flow.rules.items() if type(rule) is Normed]
+    if fixed := [x for x in normed if bool((flow.fixed[x] & ~flow.channels[x].constant).any())]:
+        flow.find_patterns(fixed)
     flow.notes[:] = dict.fromkeys(reversed(flow.notes))  # each once, from the input on
     return flow
 

@@ -23,6 +23,7 @@ from bayesieve.sieve.compaction.flow import (
     Rule,
     constants_of,
     indices,
+    likely_axis,
     mask_of,
     spread,
     varying,
@@ -49,6 +50,10 @@ class Rearranged(Rule):
         (x,) = flow.graph.tensor_inputs(node)
         node.meta["origin"] = origin
         return Channels(axis, flow.channels[x].value[origin])
+
+    def fixed(self, node: fx.Node, flow: Flow) -> Tensor:
+        """What becomes of fixed channels."""
+        return flow.fixed[flow.graph.tensor_inputs(node)[0]][node.meta["origin"]]
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
         """Every channel that some needed output comes from."""
@@ -343,6 +348,9 @@ class Table(Rule):
         tensor = flow.graph.tensor(node)
         long = [i for i, size in enumerate(tensor.shape) if size > 1]
         axis = long[0] if len(long) == 1 else max(tensor.dim() - 1, 0)
+        made = not isinstance(tensor, nn.Parameter) and tensor.dim() > 2 and len(long) > 1
+        if made and bool((tensor == tensor.flatten()[0]).all()):
+            axis = likely_axis(node, flow)  # zeros for the heads of attention, say
         if not tensor.is_floating_point() or tensor.dim() == 0:
             return varying(axis, tensor.shape[axis] if tensor.dim() else 1)
         return Channels(axis, constants_of(tensor, axis))
