@@ -58,7 +58,7 @@ ROWS = tuple(f"{task}/{method}" for task in TASKS for method in METHODS)
 _CONTEXT, _BATCH = 64, 32
 _TUNED_BLOCKS = 2  # the last ones of ResNet-56
 _NAMES = ("nll", "error", "ece")
-_LISTS = ("epochs", "lr", "kl", "prior_std", "weight_decay")
+_LISTS = ("epochs", "lr", "kl", "prior_std", "init_std", "weight_decay")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Setting:
     lr: float
     kl: float = 1.0  # weight of the KL term
     prior_std: float = 0.1  # of the slab, where there is one
+    init_std: float = 0.01  # of the posterior, at the start
     weight_decay: float = 0.01  # of point estimates
     first_steps: int = 0  # of the text model, on the first half
 
@@ -148,9 +149,8 @@ def _parts(
     data: Examples, order: Tensor, setting: Setting, *, held_out: bool
 ) -> tuple[Examples, Examples]:
     """Examples to learn, and others to score: the next ones, or the last ones of all."""
-    n_scored = setting.n_scored // 4 if held_out else setting.n_scored
-    begin = setting.n if held_out else len(order) - n_scored
-    return data.subset(order[: setting.n]), data.subset(order[begin : begin + n_scored])
+    begin = setting.n if held_out else len(order) - setting.n_scored
+    return data.subset(order[: setting.n]), data.subset(order[begin : begin + setting.n_scored])
 
 
 class Head(nn.Module):
@@ -202,9 +202,9 @@ def engine_of(setting: Setting) -> Engine[Any]:
         return MAP(lr=setting.lr, weight_decay=setting.weight_decay)
     if setting.method == "flat_vi":
         normal = priors.Normal(setting.prior_std)
-        return FlatVI(normal, lr=setting.lr, init_std=0.01, local=False)
+        return FlatVI(normal, lr=setting.lr, init_std=setting.init_std, local=False)
     prior = priors.SpikeSlab(slab_std=setting.prior_std, spike_std=0.01, slab_prob=0.5)
-    return SBNN(prior, lr=setting.lr, init_std=0.01, local=False)
+    return SBNN(prior, lr=setting.lr, init_std=setting.init_std, local=False)
 
 
 def tuned(setting: Setting, task: Task, seed: int) -> Fit:

@@ -6,6 +6,7 @@ that way; the others stay what they are, and are unknown to every reader.
 """
 
 import contextlib
+import copy
 import io
 import logging
 import operator
@@ -170,6 +171,31 @@ def export(untraceable: UnsupportedModelError, module: nn.Module, example: Input
             setattr(inner, node.target, getattr(traced, node.target))  # made by export
     translated = fx.GraphModule(inner, _translated(traced.graph, names))
     return Graph(translated.eval())  # a layer made of a call must not be in training mode
+
+
+def attention_dropout(module: nn.Module, example: Input) -> list[float]:
+    """Probability that each attention call of a module drops a weight in training, in order.
+
+    Empty if nothing in the module drops anything, or if torch.export cannot follow its training.
+    """
+    numbers = [
+        value
+        for part in module.modules()
+        for name, value in vars(part).items()
+        if isinstance(value, float) and ("drop" in name or isinstance(part, nn.Dropout))
+    ]
+    if not any(numbers):
+        return []
+    trained = Called(copy.deepcopy(module), example).train()
+    try:
+        with own_turn("export"), torch.no_grad(), _quiet():
+            program = torch.export.export(trained, tensors_of(example), strict=False)
+    except Exception:  # the user's forward may raise anything
+        return []
+    calls = [
+        n for n in program.graph.nodes if n.target is aten.scaled_dot_product_attention.default
+    ]
+    return [float(call.args[4]) if len(call.args) > 4 else 0.0 for call in calls]
 
 
 def _overwrites(node: fx.Node) -> bool:

@@ -195,6 +195,7 @@ class Crossed(nn.Module):
     def __init__(self):
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+        self.dropped = 0.3
 
     def forward(self, x):
         q, k, v = (
@@ -203,7 +204,8 @@ class Crossed(nn.Module):
         )
         mask = torch.zeros(1, 4, 6, 6)
         mask = torch.where(x[:, None, :, :1] > -9.0, mask, -1e9)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        p = self.dropped if self.training else 0.0
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)
         return self.o(out.transpose(1, 2).reshape(x.shape[0], -1, 8))
 
 
@@ -212,6 +214,8 @@ def test_heads_under_a_mask_of_their_own_go():
     small = compact(prune(as_point(net, Gaussian()), keep_units(0.5, example=x)), x)
     assert small.compaction.max_difference < 1e-6
     assert small.get_submodule("q").out_features == 4
+    assert torch.equal(small(x), small(x))
+    assert not torch.equal(small.train()(x), small(x))  # drops attention weights as the whole one
 
 
 @pytest.mark.parametrize("constant", [0.0, 1.5])

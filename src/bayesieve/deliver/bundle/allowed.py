@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bayesieve.sieve.compaction.attention import HeadAttention
+from bayesieve.sieve.compaction.attention import DropoutRate, HeadAttention
 from bayesieve.sieve.compaction.norms import FOLDED
 
 _MODULES = """
@@ -101,8 +101,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 # where torch has one function under two names, the first
 FUNCTION_NAMES = {function: name for name, function in reversed(FUNCTIONS.items())}
 OURS: dict[str, type[nn.Module]] = {  # plain torch inside
-    "HeadAttention": HeadAttention,
-    **{kind.__name__: kind for kind in FOLDED},
+    kind.__name__: kind for kind in (HeadAttention, DropoutRate, *FOLDED)
 }
 MODULES = {**{name: getattr(nn, name) for name in _MODULES.split()}, **OURS}
 

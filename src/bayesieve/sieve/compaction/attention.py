@@ -6,6 +6,7 @@ passes through unchanged. The logits Σ_i q_i(t) k_i(s) lose nothing if q_i is 0
 same at every position s: that adds a number to a whole row, and the softmax does not see it.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -68,6 +69,47 @@ class HeadAttention(nn.Module):
     def extra_repr(self) -> str:
         """Text that `print` shows between the brackets."""
         return f"n_heads={self.n_heads}, scale={self.scale:.6g}"
+
+
+class DropoutRate(nn.Module):
+    """Probability of dropping an attention weight: in training only.
+
+    Args:
+        p: in training.
+
+    Example:
+        >>> DropoutRate(0.1).eval()()
+        0.0
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self) -> float:
+        """The probability."""
+        return self.p if self.training else 0.0
+
+
+def switch_attention_dropout_(traced: fx.GraphModule, rates: Sequence[float]) -> None:
+    """Give the attention calls of a graph in eval mode what they drop in training, one rate each.
+
+    The graph has `dropout_p=self.p if self.training else 0` as the value it had.
+    """
+    calls = [n for n in traced.graph.nodes if n.target is F.scaled_dot_product_attention]
+    if len(calls) != len(rates):  # other calls in training
+        return
+    for node, rate in zip(calls, rates, strict=True):
+        if rate and not any(node.args[4:5]):
+            name = f"{node.name}_rate"
+            traced.add_submodule(name, DropoutRate(rate).eval())
+            with traced.graph.inserting_before(node):
+                switch = traced.graph.call_module(name)
+            switch.meta["nn_module_stack"] = node.meta.get("nn_module_stack")
+            names = ("attn_mask", "dropout_p", "is_causal")
+            named = dict(zip(names, node.args[3:], strict=False)) | node.kwargs
+            node.args, node.kwargs = node.args[:3], {**named, "dropout_p": switch}
+    traced.recompile()
 
 
 def expand_attention(traced: fx.GraphModule) -> None:

@@ -16,12 +16,17 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 
-from bayesieve.core.exported import export
+from bayesieve.core.exported import attention_dropout, export
 from bayesieve.core.graph import Graph, switch_dropout_, trace
 from bayesieve.core.inputs import Input, shown
 from bayesieve.core.operations import Kind, operation_of
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.sieve.compaction.attention import HeadAttention, expand_attention
+from bayesieve.sieve.compaction.attention import (
+    DropoutRate,
+    HeadAttention,
+    expand_attention,
+    switch_attention_dropout_,
+)
 from bayesieve.sieve.compaction.lifting import lift, plain_layers
 from bayesieve.sieve.compaction.norms import FOLDED
 
@@ -38,6 +43,8 @@ def prepare(module: nn.Module, example: Input, *, follow_ties: bool = False) -> 
         traced = opened("compact", module, example)
     except UnsupportedModelError as error:
         traced = export(error, plain_layers(copy.deepcopy(module)), example).module
+    if any(n.target is F.scaled_dot_product_attention for n in traced.graph.nodes):
+        switch_attention_dropout_(traced, attention_dropout(module, example))
     return tidied(traced, example, follow_ties=follow_ties)
 
 
@@ -52,7 +59,7 @@ def opened(who: str, module: nn.Module, example: Input) -> fx.GraphModule:
             f"{who}: torch.export cannot follow {type(module).__name__} on {shown(example)}."
         )
     module = plain_layers(copy.deepcopy(module))
-    traced = trace(who, module, leaves=(HeadAttention, *FOLDED)).module
+    traced = trace(who, module, leaves=(HeadAttention, DropoutRate, *FOLDED)).module
     expand_attention(traced)
     return traced
 
