@@ -22,6 +22,7 @@ so that its total pull, the sum over steps of step size times weight, is the pap
 
 import argparse
 import math
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -43,7 +44,7 @@ from bayesieve.training.distill import soften
 from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
-from studies.figures import lines, series_of
+from studies.figures import lines
 from studies.harness import Run, chosen, numbers, only_draws, prior_pairs, splits
 from studies.record import Row, make_row
 
@@ -294,15 +295,29 @@ def main(arguments: list[str] | None = None) -> int:
     return run.finish(("zeros", "single", "accuracy", "nll", "ece"), draw)
 
 
+_TEST_IMAGES = 10_000
+
+
 def draw(rows: Sequence[Row], folder: Path) -> Path:
-    """Accuracy of each method against the fraction of zeros, the dense network as a line."""
-    ordered = sorted(rows, key=lambda row: float(row["metrics"]["zeros"]))
-    series = series_of((row["setting"]["method"], row["metrics"]["zeros"],
-                        row["metrics"]["accuracy"] / 100) for row in ordered)  # fmt: skip
-    _, dense = series.pop("dense", ([], []))
-    return lines(series, folder / "aeb_resnet.png", title="ResNet-20, CIFAR-10", xlabel="zeros",
-                 ylabel="accuracy of the average", level=dense[0] if dense else None,
-                 percent_x=True, percent_y=True)  # fmt: skip
+    """Error of each method against the fraction of zeros, the dense network as a line.
+
+    Bands are a standard error: over seeds where there are several, else of the 10,000 images.
+    """
+    series: dict[str, tuple[list[float], list[float], list[float]]] = {}
+    for row in sorted(rows, key=lambda row: float(row["metrics"]["zeros"])):
+        error = 1 - row["metrics"]["accuracy"] / 100
+        each = [one["accuracy"] / 100 for one in row["each"]]
+        spread = (error * (1 - error) / _TEST_IMAGES) ** 0.5
+        if len(each) > 1:
+            spread = statistics.stdev(each) / len(each) ** 0.5
+        columns = series.setdefault(row["setting"]["method"], ([], [], []))
+        for column, value in zip(columns, (row["metrics"]["zeros"], error, spread), strict=True):
+            column.append(value)
+    title = "ResNet-20, CIFAR-10, ± a standard error"
+    _, dense, _ = series.pop("dense", ([], [], []))
+    return lines(series, folder / "aeb_resnet.png", title=title, xlabel="zeros",
+                 ylabel="test error of the average", level=dense[0] if dense else None,
+                 level_name="dense", from_zero=True, percent_x=True, percent_y=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -506,6 +506,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _GRID = {**_CHOICES, "preset": ("paper", "default")}
 _USUAL = {**_GRID, "data": ("fashion-mnist",), "nets": ("mlp", "lenet"), "preset": ("default",)}
+_TEST_IMAGES = 10_000  # of MNIST, Fashion-MNIST and CIFAR-10
 _QUICK = Sizes(epochs=3, steps=12, batch_size=32, every=1, curve_draws=2, draws=4, small=True)
 _SHOWN = ("accuracy", "ece", "nll", "pruned", "zeros")
 
@@ -582,8 +583,11 @@ def draw(rows: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
     paths = []
     for key, details in sorted(groups.items()):
         methods = {title: details[title] for title in TITLES.values() if title in details}
-        curves = {title: detail["curve"] for title, detail in methods.items()}
-        paths.append(method_curves(curves, folder / f"{key}_curves.png"))
+        curves = {title: detail["curve"][:-1] for title, detail in methods.items()}
+        # The last point has ten times the draws of the others, so it is not joined to them.
+        ends = {title: detail["curve"][-1] for title, detail in methods.items()}
+        paths.append(method_curves(curves, folder / f"{key}_curves.png", ends=ends,
+                                   end_name="end, 100 draws", n_examples=_TEST_IMAGES))  # fmt: skip
         layers: dict[str, dict[str, Sequence[float]]] = {}
         for title, detail in methods.items():
             for layer, quantiles in detail["quantiles"].items():

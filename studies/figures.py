@@ -12,8 +12,10 @@ from bayesieve.assess.figures.style import (
     BLUE,
     INK,
     LABEL_SIZE,
+    MARKERS,
     MUTED,
     VERMILION,
+    draw_series,
     dress,
     legend,
     new_figure,
@@ -24,6 +26,7 @@ from bayesieve.assess.figures.style import (
 )
 
 Series = dict[str, tuple[list[float], list[float]]]  # (x, y) by label
+Lines = Mapping[str, tuple[Sequence[float], ...]]  # (x, y) or (x, y, spread) by label
 Shown = Mapping[str, Any]  # one object of `table.listing`
 _WIDE = 20  # largest number over smallest from which an axis is logarithmic
 _LABEL = 62  # characters
@@ -93,37 +96,43 @@ def series_of(points: Iterable[tuple[str, float, float]]) -> Series:
 
 
 def lines(
-    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    series: Lines,
     path: Path,
     *,
     title: str,
     xlabel: str,
     ylabel: str,
     level: float | None = None,
+    level_name: str | None = None,
+    from_zero: bool = False,
     percent_x: bool = False,
     percent_y: bool = False,
 ) -> Path:
     """Draw labelled curves, each (x, y) of one length, over a common axis.
 
     Args:
-        series: label to (x, y).
+        series: label to (x, y), or to (x, y, spread) for a band of y ± spread.
         path: PNG file to write.
         title: headline.
         xlabel: of the horizontal axis.
         ylabel: of the vertical axis.
         level: a horizontal line to compare with.
+        level_name: what it is, for the legend.
+        from_zero: whether the vertical axis begins at 0.
         percent_x: whether x are fractions, shown in percent.
         percent_y: the same for y.
     """
     if not series:
         raise ValueError("lines: series must not be empty.")
-    beside = len(series) > 3  # more lines leave no corner free
+    beside = len(series) + (level_name is not None) > 3  # more lines leave no corner free
     figure = new_figure(7.8 if beside else 6.4, 4.0)
     axes = figure.add_subplot()
-    for (label, (x, y)), color in zip(series.items(), series_colors(len(series)), strict=True):
-        axes.plot(np.asarray(x), np.asarray(y), color=color, marker="o", markersize=4, label=label)
+    for i, (label, (x, y, *spread)) in enumerate(series.items()):
+        draw_series(axes, x, y, i, len(series), label=label, spread=spread[0] if spread else None)
     if level is not None:
-        axes.axhline(level, color=MUTED, linestyle="--", linewidth=1.0)
+        axes.axhline(level, color=MUTED, linestyle=(0, (2, 2)), linewidth=1.2, label=level_name)
+    if from_zero:
+        axes.set_ylim(bottom=0)
     for axis, in_percent in ((axes.xaxis, percent_x), (axes.yaxis, percent_y)):
         if in_percent:
             percent_ticks(axis)
@@ -133,7 +142,13 @@ def lines(
 
 
 def method_curves(
-    runs: Mapping[str, Sequence[Mapping[str, float]]], path: Path, over: str = "epoch"
+    runs: Mapping[str, Sequence[Mapping[str, float]]],
+    path: Path,
+    over: str = "epoch",
+    *,
+    ends: Mapping[str, Mapping[str, float]] | None = None,
+    end_name: str = "end",
+    n_examples: int | None = None,
 ) -> Path:
     """Draw accuracy, calibration error, likelihood, pruned fraction and entropy side by side.
 
@@ -141,6 +156,10 @@ def method_curves(
         runs: for each label rows with `over` and any of accuracy, ece, nll, pruned and entropy.
         path: PNG file to write.
         over: name of what grows along the horizontal axis.
+        ends: a row for each label that was measured otherwise than the others: it gets a hollow
+            marker and no line.
+        end_name: of these, for the legend.
+        n_examples: test examples; accuracies then have a band of one standard error of so many.
     """
     seen = {key for rows in runs.values() for row in rows for key in row}
     panels = [panel for panel in _PANELS if panel[0] in seen]
@@ -148,16 +167,21 @@ def method_curves(
         raise ValueError("method_curves: no run holds accuracy, ece, nll, pruned or entropy.")
     figure, grid = panel_grid(len(panels), len(panels), 3.6, 3.2)
     for axes, (key, title, label, is_fraction) in zip(grid, panels, strict=True):
-        for color, (method, rows) in zip(series_colors(len(runs)), runs.items(), strict=True):
-            points = [(row[over], row[key]) for row in rows if key in row]
-            if points:
-                marker = "o" if len(points) <= 15 else ""
-                axes.plot(
-                    *zip(*points, strict=True), color=color, lw=2, marker=marker, ms=4, label=method
-                )
+        for i, (method, rows) in enumerate(runs.items()):
+            x, y = [[row[name] for row in rows if key in row] for name in (over, key)]
+            known = key == "accuracy" and n_examples is not None
+            spread = [(p * (1 - p) / (n_examples or 1)) ** 0.5 for p in y] if known else None
+            if x:
+                draw_series(axes, x, y, i, len(runs), label=method, spread=spread)
+            end = (ends or {}).get(method, {})
+            if key in end:
+                axes.plot(end[over], end[key], MARKERS[i], color=series_colors(len(runs))[i], ms=9,
+                          mfc="none", mew=1.6)  # fmt: skip
+        if ends and axes is grid[0]:
+            axes.plot([], [], "o", color=MUTED, ms=9, mfc="none", mew=1.6, label=end_name)
         dress(axes, title=title, xlabel=over, ylabel=label, grid="y")
         if over == "epoch":
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
         if is_fraction:
             percent_ticks(axes.yaxis)
     legend(grid[0])
@@ -175,11 +199,11 @@ def weight_cdfs(layers: Mapping[str, Mapping[str, Sequence[float]]], path: Path)
         raise ValueError("weight_cdfs: at least one layer is needed, got none.")
     figure, grid = panel_grid(len(layers), min(len(layers), 4), 3.2, 2.8)
     labels = list(dict.fromkeys(label for methods in layers.values() for label in methods))
-    colors = dict(zip(labels, series_colors(len(labels)), strict=True))
     for axes, (layer, methods) in zip(grid, layers.items(), strict=True):
         for label, quantiles in methods.items():
             share = np.linspace(0, 1, len(quantiles))
-            axes.plot(quantiles, share, color=colors[label], lw=2, label=label)
+            place = labels.index(label)
+            draw_series(axes, quantiles, share.tolist(), place, len(labels), label=label)
         dress(axes, title=layer, xlabel="|mean weight|", ylabel="share of weights")
         axes.set_ylim(0, 1.02)
         percent_ticks(axes.yaxis)

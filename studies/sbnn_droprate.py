@@ -28,15 +28,14 @@ from typing import Any, Literal
 from bayesieve import SBNN, FlatVI, Problem, Schedule, fit, likelihoods, load_data, priors
 from bayesieve.assess.evaluate import error_curve
 from bayesieve.assess.figures.style import (
-    BLUE,
-    GREEN,
     MUTED,
-    VERMILION,
     Corner,
+    draw_series,
     dress,
     legend,
     panel_grid,
     save,
+    series_colors,
 )
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.data.examples import Examples
@@ -287,15 +286,23 @@ def draw(rows: Sequence[Row], folder: Path) -> Path:
 
 
 def _panel(axes: Any, row: Row, baseline: Row | None) -> None:
-    """Our curves, the paper's crosses in the same hue, and the error of the whole network."""
+    """Our curves with their range over seeds, the paper's crosses, the error of all weights."""
     name = row["name"]
-    for score, color in (("inclusion", VERMILION), ("snr", BLUE)):
-        _points(axes, curve(row, score), color, f"sBNN, by {RANKED[score]}", "o-")
-    _points(axes, _printed(name), BLUE, "the paper's sBNN", "x")
+    ours = [(row, score, f"sBNN, by {RANKED[score]}") for score in ("snr", "inclusion")]
     if baseline is not None:
-        _points(axes, curve(baseline, "snr"), GREEN, "Bayes by backprop", "o-")
-        _points(axes, _printed(f"{name}-bbb"), GREEN, "the paper's", "x")
-    axes.axhline(row["metrics"]["error"], color=MUTED, linewidth=1)
+        ours.append((baseline, "snr", "Bayes by backprop"))
+    for i, (one, score, label) in enumerate(ours):
+        errors = curve(one, score)
+        if errors:
+            x = [left(rate) for rate in errors]
+            draw_series(axes, x, [*errors.values()], i, 3, label=label)
+            seeds = [curve({"metrics": seed}, score).values() for seed in one["each"]]
+            low, high = (list(map(end, *seeds)) for end in (min, max))
+            axes.fill_between(x, low, high, color=series_colors(3)[i], alpha=0.18, lw=0)
+    _points(axes, _printed(name), "x", series_colors(3)[0], "the paper's sBNN")
+    if baseline is not None:
+        _points(axes, _printed(f"{name}-bbb"), "+", series_colors(3)[2], "the paper's backprop")
+    axes.axhline(row["metrics"]["error"], color=MUTED, lw=1.2, ls=(0, (2, 2)), label="all weights")
     axes.set_yscale("log")
     axes.minorticks_off()
     axes.set_ylim(_ERRORS[0] * 0.6, 1.1)
@@ -317,11 +324,10 @@ def left(droprate: float) -> float:
     return -math.log10(1 - droprate)
 
 
-def _points(axes: Any, errors: Mapping[float, float], color: str, label: str, mark: str) -> None:
+def _points(axes: Any, errors: Mapping[float, float], mark: str, color: str, label: str) -> None:
     if errors:
-        size = 6 if mark == "x" else 3.5
-        axes.plot([left(rate) for rate in errors], list(errors.values()), mark, color=color,
-                  markersize=size, label=label)  # fmt: skip
+        axes.plot([left(rate) for rate in errors], [*errors.values()], mark, color=color, ms=7,
+                  mew=1.6, label=label)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -135,6 +135,37 @@ def test_layers_show_counts_and_shares() -> None:
     assert axes.get_title(loc="left") == "Kept per layer: 0.48% of 1,040 weights kept"
 
 
+def test_no_share_axis_goes_beyond_all() -> None:
+    axes = style.new_figure(4, 3).add_subplot()
+    sparsity._draw_layers(axes, ["a", "b"], [40, 10], [40, 40])
+    assert axes.get_xlim() == (0, 1)
+
+
+def test_bars_of_a_fit_are_the_interval_of_its_colours(drawn: list[Figure]) -> None:
+    figures.regression_fit([0.0, 9.0], [1.0, 2.0], [0.0, 1.0], "fit.png")
+    inside, outside = drawn[0].axes[0].collections
+    for bars, mean, std in ((inside, 0.0, 1.0), (outside, 9.0, 2.0)):
+        ends = bars.get_segments()[0][:, 1]
+        assert np.allclose(ends, [mean - 1.6449 * std, mean + 1.6449 * std], atol=1e-3)
+
+
+def test_quantities_of_different_size_have_axes_of_their_own(drawn: list[Figure]) -> None:
+    row = {"elbo": -3e4, "kl": 2e4, "log_lik": -1e4, "zeros": 0.5}
+    figures.training_curves([row, row], "training.png")
+    titles = [axes.get_title(loc="left") for axes in drawn[0].axes if axes.lines]
+    assert titles == ["Evidence bound", "KL from the prior", "Zero weights"]
+
+
+def test_a_series_has_colour_marker_and_spread() -> None:
+    axes = style.new_figure(4, 3).add_subplot()
+    for i in range(3):
+        style.draw_series(axes, [0, 1], [i, i], i, 3, label=str(i), spread=[0.5, 0.25])
+    for looks in ("get_color", "get_marker"):
+        assert len({str(getattr(line, looks)()) for line in axes.lines}) == 3
+    low, high = axes.collections[2].get_paths()[0].get_extents().intervaly
+    assert (low, high) == (1.5, 2.5)
+
+
 def test_reliability_takes_bins_together_until_each_has_enough_examples() -> None:
     bins = ReliabilityBins(
         (0.2, 0.4, 0.6, 0.8, 0.95),

@@ -24,7 +24,8 @@ class _Panel(NamedTuple):
 
 _TRAINING = (
     _Panel("Loss", "loss (nats per example)", ("loss", "nll"), False),
-    _Panel("Evidence bound", "nats over the data set", ("elbo", "kl", "log_lik"), False),
+    _Panel("Evidence bound", "nats over the data set", ("elbo", "log_lik"), False),
+    _Panel("Distance from the prior", "nats over the data set", ("kl",), False),
     _Panel("Error", "share of examples", ("error",), True),
     _Panel("RMSE", "root mean squared error", ("rmse",), False),
     _Panel("Zero weights", "share of all weights", ("zeros", "sparsity"), True),
@@ -37,7 +38,7 @@ _ROBUSTNESS = (
 _PREFIXES = {"": "", "train_": "training ", "val_": "validation ", "test_": "test "}
 _WORDS = {
     "elbo": "ELBO",
-    "kl": "KL",
+    "kl": "KL from the prior",
     "log_lik": "log-likelihood",
     "nll": "NLL",
     "rmse": "RMSE",
@@ -81,7 +82,7 @@ def training_curves(history: Sequence[Mapping[str, float]], path: str | Path) ->
         title = _words(names[0]) if alone else panel.title
         panel = panel._replace(title=title[0].upper() + title[1:])
         style.plain_ticks(axes.yaxis)
-        _draw(axes, panel, lines, "epoch", style.series_dashes(len(lines)))
+        _draw(axes, panel, lines, "epoch")
         if panel.fraction:
             axes.set_ylim(bottom=0)
         if not alone:
@@ -123,22 +124,14 @@ def robustness_curves(
     return style.save(figure, path)
 
 
-def _draw(
-    axes: Axes,
-    panel: _Panel,
-    lines: Mapping[str, Line],
-    xlabel: str,
-    dashes: Sequence[style.Dash] | None = None,
-) -> None:
-    """Draw labelled lines over an axis; few points get markers, an empty line is left out."""
-    styles = zip(style.series_colors(len(lines)), dashes or ["-"] * len(lines), strict=True)
-    for (label, (x, y)), (color, dash) in zip(lines.items(), styles, strict=True):
+def _draw(axes: Axes, panel: _Panel, lines: Mapping[str, Line], xlabel: str) -> None:
+    """Draw labelled lines over an axis; an empty line is left out."""
+    for i, (label, (x, y)) in enumerate(lines.items()):
         if x:
-            marker = "o" if len(x) <= 15 else ""
-            axes.plot(x, y, color=color, ls=dash, lw=2, marker=marker, ms=4, label=label)
+            style.draw_series(axes, x, y, i, len(lines), label=label)
     style.dress(axes, title=panel.title, xlabel=xlabel, ylabel=panel.label, grid="y")
     if xlabel == "epoch":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
     if panel.fraction:
         style.percent_ticks(axes.yaxis)
 

@@ -65,7 +65,7 @@ def certain_examples(
 
 
 def regression_fit(mean: ArrayLike, std: ArrayLike, targets: ArrayLike, path: str | Path) -> Path:
-    """Draw predictions against targets with bars of one predictive standard deviation.
+    """Draw predictions against targets with bars of the central 90 % of each normal prediction.
 
     Args:
         mean: predictive mean, shape (N,).
@@ -84,7 +84,7 @@ def regression_fit(mean: ArrayLike, std: ArrayLike, targets: ArrayLike, path: st
     axes = figure.subplots()
     _draw_fit(axes, x, y, bar)
     title = f"Fit: RMSE {np.sqrt(np.mean((x - y) ** 2)):.3g}"
-    style.dress(axes, title=title, xlabel="target", ylabel="prediction ± 1 std")
+    style.dress(axes, title=title, xlabel="target", ylabel="prediction and its 90% interval")
     style.legend(axes, "upper left")
     return style.save(figure, path)
 
@@ -135,12 +135,13 @@ def _draw_fit(
     pad = 0.05 * (high - low) + 1e-12
     ends = (low - pad, high + pad)
     axes.plot(ends, ends, color=style.MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
-    inside = np.abs(x - y) <= NormalDist().inv_cdf(0.95) * bar
+    half = NormalDist().inv_cdf(0.95) * bar
+    inside = np.abs(x - y) <= half
     alpha = float(np.clip(30 / np.sqrt(y.size), 0.25, 0.9))
     kinds = ((inside, style.BLUE, "o", "inside"), (~inside, style.VERMILION, "D", "outside"))
     for members, color, marker, word in kinds:
         label = f"{word} the 90% interval ({style.percent(members.mean())})"
-        axes.vlines(x[members], (y - bar)[members], (y + bar)[members], color, lw=1, alpha=0.4)
+        axes.vlines(x[members], (y - half)[members], (y + half)[members], color, lw=1, alpha=0.4)
         (dots,) = axes.plot(x[members], y[members], marker, ms=4, mew=0, color=color, label=label)
         dots.set_alpha(alpha)
     axes.set_xlim(*ends)

@@ -156,19 +156,19 @@ def _draw_layers(
         raise ValueError("kept_per_layer: kept must lie between 0 and total, and total be >= 1.")
     share = np.array(kept, dtype=float) / np.array(total, dtype=float)
     rows = np.arange(len(names))
-    top = max(float(share.max()), 1e-9)
     axes.barh(rows, share, height=0.56, color=style.BLUE)
     for row, (k, n) in enumerate(zip(kept, total, strict=True)):
         text = style.percent(k / n) + (f"  ({k:,} of {n:,})" if counts else "")
-        at = (share[row] + 0.015 * top, row)
-        axes.text(*at, text, va="center", fontsize=style.NOTE_SIZE, color=style.INK)
+        beside = axes.get_yaxis_transform()  # right of the axis, which ends where shares end
+        axes.text(1.02, row, text, va="center", fontsize=style.NOTE_SIZE, color=style.INK,
+                  transform=beside)  # fmt: skip
     n = sum(total)
     size = f"{n / 1e6:.1f} million" if n >= 1_000_000 else f"{n:,}"
     whole = f"{style.percent(sum(kept) / n)} of {size} weights kept"
     title = f"Kept per layer: {whole}" if counts else whole
     style.dress(axes, title=title, xlabel="share of the layer's weights kept", ylabel="", grid="x")
     style.name_rows(axes, names)
-    axes.set_xlim(0, top * (1.62 if counts else 1.25))
+    axes.set_xlim(0, min(max(1.05 * float(share.max()), 1e-9), 1.0))
     axes.spines["left"].set_visible(False)
     style.percent_ticks(axes.xaxis)
 

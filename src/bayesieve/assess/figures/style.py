@@ -49,6 +49,7 @@ DASHES: tuple[Dash, ...] = (
 Corner = Literal["best", "upper left", "lower right"]
 
 DPI = 150
+_MARKED = 15  # points of a line, up to which each has a marker
 TITLE: dict[str, Any] = {"fontsize": 12.0, "fontweight": "bold", "color": INK}
 LABEL_SIZE = 10.5
 TICK_SIZE = 9.5
@@ -183,6 +184,34 @@ def series_dashes(n: int) -> list[Dash]:
         (['-', (0, (5, 2))], {'-'})
     """
     return list(DASHES[:n]) if n <= len(DASHES) else ["-"] * n
+
+
+def draw_series(
+    axes: Axes,
+    x: Sequence[float],
+    y: Sequence[float],
+    place: int,
+    n: int,
+    *,
+    label: str,
+    spread: Sequence[float] | None = None,
+) -> None:
+    """Draw series number `place` of n with its colour, dash and marker, and a band of its spread.
+
+    Many points go without markers. The band is y ± spread.
+
+    Example:
+        >>> axes = new_figure(2, 2).add_subplot()
+        >>> draw_series(axes, [0, 1], [2, 3], 1, 2, label="b", spread=[0.1, 0.1])
+        >>> axes.lines[0].get_marker(), len(axes.collections)
+        ('s', 1)
+    """
+    color, dash = series_colors(n)[place], series_dashes(n)[place]
+    marker = MARKERS[place % len(MARKERS)] if len(x) <= _MARKED else ""
+    axes.plot(x, y, color=color, ls=dash, lw=1.8, marker=marker, ms=4.5, label=label)
+    if spread is not None:
+        low, high = ([a + side * b for a, b in zip(y, spread, strict=True)] for side in (-1, 1))
+        axes.fill_between(x, low, high, color=color, alpha=0.18, lw=0)
 
 
 def percent(fraction: float, significant: int = 2) -> str:
