@@ -297,8 +297,9 @@ def _panel(axes: Any, row: Row, baseline: Row | None) -> None:
             x = [left(rate) for rate in errors]
             draw_series(axes, x, [*errors.values()], i, 3, label=label)
             seeds = [curve({"metrics": seed}, score).values() for seed in one["each"]]
-            low, high = (list(map(end, *seeds)) for end in (min, max))
-            axes.fill_between(x, low, high, color=series_colors(3)[i], alpha=0.18, lw=0)
+            if len(seeds) > 1:
+                low, high = ([end(each) for each in zip(*seeds, strict=True)] for end in (min, max))
+                axes.fill_between(x, low, high, color=series_colors(3)[i], alpha=0.18, lw=0)
     _points(axes, _printed(name), "x", series_colors(3)[0], "the paper's sBNN")
     if baseline is not None:
         _points(axes, _printed(f"{name}-bbb"), "+", series_colors(3)[2], "the paper's backprop")
