@@ -38,7 +38,7 @@ TARGETS = {  # the most that is allowed
 PAINT = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 MOVES = """() => {
     const slider = document.getElementById("cut"), times = [];
-    for (let i = Number(slider.max); i >= 0; i--) {
+    for (let i = Number(slider.max); i >= Number(slider.min); i--) {
         const start = performance.now();
         slider.value = i;
         slider.dispatchEvent(new Event("input"));

@@ -50,14 +50,25 @@ def collect(
     """
     if not sources:
         raise ValueError("report: give at least one run.")
+    limits = limits or Limits()
     weights = [source.posterior.layout.n_sparse for source in sources]
-    kept = [int(source.posterior.mean.count_nonzero()) for source in sources]
-    shares = (limits or Limits()).shared(weights, kept)
+    weights = [
+        2 * n if source.before is not None and 2 * n <= limits.shown_weights else n
+        for source, n in zip(sources, weights, strict=True)
+    ]
+    shares = limits.shared(weights, [_stored(source, limits) for source in sources])
     runs = []
     for source, share in zip(sources, shares, strict=True):
         key = key_of(source, share)
         runs.append(ready.get(key) or {**collect_run(source, share, tell), "key": key})
     return {"format": FORMAT, "version": VERSION, "bayesieve": __version__, "runs": runs}
+
+
+def _stored(source: Source, limits: Limits) -> int:
+    """Weights that a page stores: those that are kept, and all before if both have room."""
+    kept = int(source.posterior.mean.count_nonzero())
+    both = kept + (0 if source.before is None else source.posterior.layout.size)
+    return both if WEIGHT_BYTES * both <= limits.model_bytes else kept
 
 
 def key_of(source: Source, limits: Limits) -> str:

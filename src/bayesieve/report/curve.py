@@ -210,7 +210,8 @@ def sieve_before(source: Source, limits: Limits, zeros: float) -> tuple[Json | N
             row = {key: row[key] for key in ("zeros", "weights", *_QUALITY) if key in row}
         points.append(row)
     levels = masks[:on_the_way].sum(0)
-    pictures = layer_pictures(before, levels, limits) if on_the_way else []
+    room = 2 * before.layout.n_sparse <= limits.shown_weights  # beside the pictures of the run
+    pictures = layer_pictures(before, levels, limits) if on_the_way and room else []
     layers = [row["levels"] for row in pictures]
     curve = {"score": score, "points": points, "on_the_way": on_the_way, "layers": layers}
     return curve, levels if on_the_way else None

@@ -54,6 +54,12 @@ function maskPanel(run, view) {
   const paintAll = (cut) => {
     const [kept, zero, gone] = [cssColor("bar"), cssColor("zero"), cssColor("gone")].map(word);
     for (const { layer, levels: own, dense, width, height, canvas, note } of drawn) {
+      if (cut < 0 && !dense) {
+        note.textContent = "no room in this page for the weights at this position";
+        canvas.hidden = true;
+        continue;
+      }
+      canvas.hidden = false;
       const [levels, from] = cut < 0 ? [dense, way + cut] : [own, cut];
       const rows = new Uint8Array(height), columns = new Uint8Array(width);
       for (let r = 0, i = 0; r < height; r++) {

@@ -16,7 +16,7 @@ function playSection(run, view) {
     }
     const share = known ? familiarityOf(known, input) : null, strange = share !== null && share < STRANGE;
     if (view.cut < 0 && !dense) {
-      answer.replaceChildren(empty(`The weights of ${run.headline.before.name} are not inside this page: they would take too much room. Move the slider on.`));
+      answer.replaceChildren(empty("The weights at this position are not inside this page: they would take too much room. Move the slider on."));
       return;
     }
     const [shown, cut] = view.cut < 0 ? [dense, way + view.cut] : [network, view.cut];
@@ -83,7 +83,7 @@ function imageInput(run, set) {
   }) : [];
   let next = 0;
   const strangers = pad ? strangerButtons(run, pad, pick, () => pool[0]) : null;
-  const example = pool.length ? el("button", { type: "button", class: "button", id: "next-example", onclick: () => pick(pool[next++ % pool.length]) }, "Next test example") : null;
+  const example = pool.length ? el("button", { type: "button", class: "button", id: "next-example", onclick: () => pick(pool[next++ % pool.length]) }, "Next example") : null;
   const clear = pad ? el("button", { type: "button", class: "button", id: "clear", onclick: () => pad.clear() }, "Clear") : null;
   reset();
   if (pool.length) setTimeout(() => pick(pool[next++]), 0);
@@ -109,7 +109,7 @@ function strangerButtons(run, pad, pick, example) {
     const image = example();
     if (height === width && image) pick(Uint8Array.from(image, (_, i) => image[(height - 1 - (i % width)) * width + Math.floor(i / width)]));
   };
-  return [button("A letter", () => pad.draw(LETTER)), button("A shoe", () => pad.draw(SHOE)), button("Noise", noise), height === width ? button("A test example, turned", turned) : null];
+  return [button("A letter", () => pad.draw(LETTER)), button("A shoe", () => pad.draw(SHOE)), button("Noise", noise), height === width ? button("Turned example", turned) : null];
 }
 
 // Partial dependence of one column under its slider: the mean answer over training rows with a band over draws, and where the slider is.
@@ -219,7 +219,7 @@ function classAnswer(run, network, input, cut, strange) {
   const best = item.probs.indexOf(Math.max(...item.probs));
   const order = names.length <= 12 ? names.map((_, c) => c)
     : item.probs.map((p, c) => [p, c]).sort((a, b) => b[0] - a[0]).slice(0, 10).map((pair) => pair[1]);
-  const row = innerWidth < 480 ? 18 : 24, height = row * order.length + 22;
+  const row = innerWidth < 480 ? 16 : 24, height = row * order.length + 22;
   const chart = responsive((width) => {
     const left = Math.min(120, 14 + 8 * Math.max(...order.map((c) => names[c].length)));
     const px = (p) => left + p * (width - left - 58);

@@ -244,7 +244,7 @@ function provenanceSection(run) {
     el("div", { class: "grid" },
       panel({
         title: "Make it again", wide: true, caption: item.seconds ? `Training took ${number(item.seconds, 3)} s.` : null,
-        body: item.command ? el("pre", {}, el("code", { id: "command" }, item.command)) : empty("The command was not written down."),
+        body: item.command ? [el("pre", {}, el("code", { id: "command" }, item.command)), copyButton("Copy command", () => item.command, "copy-made")] : empty("The command was not written down."),
       }),
       panel({ title: "Resolved settings", wide: true, body: el("div", { class: "settings" }, settings) }),
       panel({
