@@ -70,7 +70,6 @@ ranks: $(STAMP) ## train on two processes, stop and kill them: half a minute
 	BAYESIEVE_RANKS=long $(TESTED) -q tests/end_to_end/test_ranks.py tests/unit/training/test_distributed.py
 
 zoo: $(STAMP) ## try every architecture, minutes, and write docs/models.md
-	$(BIN)/python docs/make_models_table.py
 	BAYESIEVE_ZOO=whole $(TESTED) -q tests/zoo
 
 # One folder per version. NO_MKDOCS_2_WARNING: the theme's notice about its successor is in docs/dependencies.md.
