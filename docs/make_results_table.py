@@ -1,4 +1,4 @@
-"""Write the tables of README.md and docs/performance.md from results/*.json.
+"""Write the tables of README.md and docs/ from results/*.json.
 
     python docs/make_results_table.py            # rewrite the blocks between the markers
     python docs/make_results_table.py --check    # exit 1 if a block is not what it would write
@@ -72,7 +72,7 @@ BLOCKS = {
     "selection": "docs/feature-selection.md",
     "selection-calibration": "docs/feature-selection.md",
     "selection-weights": "docs/feature-selection.md",
-    "speed": "README.md",
+    "speed": "docs/for-engineers.md",
     "inference": "docs/performance.md",
     "familiarity": "docs/uncertainty.md",
     "recipes": "docs/uncertainty.md",

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from bayesieve.training.options import Validation as Validation
     from bayesieve.training.schedule import Schedule as Schedule
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "fit": "training.fit",

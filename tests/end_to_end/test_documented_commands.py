@@ -1,4 +1,4 @@
-"""The commands of the README, the quickstart, the tutorial and the command line's page do run.
+"""The commands of the quickstart, the tutorial and the command line's page do run.
 
 Each page is run from top to bottom in a folder of its own, on small data, with a small network, one
 pass and no pictures: what is tested is that a reader who types these lines meets no error.
@@ -85,7 +85,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-PAGES = ("README.md", "docs/quickstart.md", "docs/tutorial.md", "docs/cli.md")
+PAGES = ("docs/quickstart.md", "docs/tutorial.md", "docs/cli.md")
 
 
 @pytest.mark.parametrize("page", PAGES)

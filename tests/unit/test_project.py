@@ -1,5 +1,6 @@
 """Promises about the repository itself: pins, reasons for dependencies, no machine's paths."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+import bayesieve
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -103,6 +106,26 @@ def test_every_dependency_has_a_reason_and_no_reason_is_stale():
         "hatchling"
     }
     assert reasons == used
+
+
+def test_the_version_is_one():
+    version = PROJECT["version"]
+    assert bayesieve.__version__ == version
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"version {version}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_an_index_gets_absolute_links():
+    pytest.importorskip("hatchling")
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert module.with_addresses(text, "") == text
+    absolute = module.with_addresses(text, "https://example.org/raw/v1/")
+    assert not re.findall(r"\]\((?!https://|#)[^)]*\)", absolute)
+    assert "](https://example.org/raw/v1/docs/images/report-slider.png)" in absolute
 
 
 def test_ci_entry_is_executable():
