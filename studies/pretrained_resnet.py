@@ -71,9 +71,9 @@ BEHIND = {
     "0.3 with these, and another end of pruning lose there.",
     "resnet20/tuned/snr/90/kd": "Held-out images favour the softened labels by 0.2 points, test "
     "images do not; a standard error of 10,000 images is 0.31. Ten passes are few.",
-    "resnet56/structured/50": "Half of the inner maps go in the first six of ten passes; published "
-    "results at this share tune for 40 passes and more. Learning rate and KL are ResNet-20's; "
-    "twice the rate and softened labels lose on held-out images. 40 passes were not measured.",
+    "resnet56/structured/50": "Half of the inner maps go in the first 24 of 40 passes; ten passes "
+    "had 91.65 %. Batches of 125 were chosen on held-out images, which the published network has "
+    "learned by heart: they promised 92.98 % after ten passes.",
 }
 PARTS = ("once", "tuned", "structured")
 WAYS = ("magnitude", "snr", "evidence", "unit")

@@ -254,19 +254,51 @@ def characters_table(held_out: list[dict[str, Any]]) -> str:
     """Every trial of the character model: settings, nats per character and calibration."""
     rows = [row for record in held_out if record.get("study") == "char_gpt"
             for row in record["rows"]]  # fmt: skip
-    head = ("row", "dropout", "KL", "learning rate", "nats, mean weights", "nats, 20 draws", "ECE",
-            "weights left")  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", "|---|---:|---:|---:|---:|---:|---:|---:|"]
+    head = ("row", "dropout", "KL", "learning rate", "starting std", "nats, mean weights",
+            "nats, 20 draws", "ECE", "weights left")  # fmt: skip
+    lines = []
     for row in sorted(rows, key=lambda row: (row["name"], row["metrics"]["nll"])):
         setting, numbers = row["setting"], row["metrics"]
-        drawn, kl = numbers.get("mc_nll"), setting["kl"]
-        cells = (
-            f"`{row['name']}`", f"{setting['dropout']:g}", "" if drawn is None else f"{kl:g}",
-            f"{setting['lr']:g}", f"{numbers['nll']:.3f}", "" if drawn is None else f"{drawn:.3f}",
-            f"{numbers['ece']:.3f}", f"{numbers['weights']:,.0f}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        drawn = numbers.get("mc_nll")
+        of_posterior = ("", "", "") if drawn is None else (
+            f"{setting['kl']:g}", f"{setting['init_std']:g}", f"{drawn:.3f}")  # fmt: skip
+        lines.append((
+            f"`{row['name']}`", f"{setting['dropout']:g}", of_posterior[0], f"{setting['lr']:g}",
+            of_posterior[1], f"{numbers['nll']:.3f}", of_posterior[2], f"{numbers['ece']:.3f}",
+            f"{numbers['weights']:,.0f}",
+        ))  # fmt: skip
+    return markdown_table(head, lines, left=1)
+
+
+_WAYS = {
+    "map": "AdamW, dropout", "sbnn": "`SBNN`", "bmr": "`BMR`", "magnitude": "AdamW, smallest go",
+    "post-hoc": "AdamW, cut afterwards by `laplace`", "units": "`SBNN`, whole heads and units go",
+}  # fmt: skip
+_CHARACTER_AIMS = {"sbnn/0": 1.43, "sbnn/90": 1.44, "sbnn/95": 1.455, "sbnn/98": 1.52}
+
+
+def characters_tested(results: list[dict[str, Any]], *, short: bool = False) -> str:
+    """Nats per character of the test text, mean ± standard error over seeds, and the aims."""
+    rows = rows_of(results, "char_gpt", "test")
+    if short:
+        rows = {name: rows[name] for name in _CHARACTER_SHORT if name in rows}
+    head = ("method", "zeros", "nats, mean weights", "nats, 20 draws", "ECE", "ECE, 20 draws",
+            "weights left", "aim")  # fmt: skip
+    lines = []
+    for name, row in rows.items():
+        numbers, drawn = row["metrics"], row["metrics"].get("mc_nll")
+        lines.append((
+            _WAYS[row["setting"]["method"]], f"{100 * numbers['zeros']:.0f} %",
+            f"{numbers['nll']:.3f} ± {numbers['nll_standard_error']:.3f}",
+            "" if drawn is None else f"{drawn:.3f}", f"{numbers['ece']:.3f}",
+            "" if drawn is None else f"{numbers['mc_ece']:.3f}", f"{numbers['weights']:,.0f}",
+            "" if name not in _CHARACTER_AIMS else f"{_CHARACTER_AIMS[name]:g}",
+        ))  # fmt: skip
+    cut = -1 if short else None
+    return markdown_table(head[:cut], [line[:cut] for line in lines], left=1) if rows else EMPTY
+
+
+_CHARACTER_SHORT = ("map/0", "sbnn/0", "units/50", "sbnn/90", "sbnn/95", "sbnn/98", "magnitude/95")
 
 
 def pretrained_table(results: list[dict[str, Any]]) -> str:
@@ -275,10 +307,11 @@ def pretrained_table(results: list[dict[str, Any]]) -> str:
     head = ("network", "sieved", "zeros", "accuracy", "NLL", "ECE", "multiply-adds of live units",
             "aim")  # fmt: skip
     lines = [_line(head), "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    ways = {"dense": "as published", "tuned": "ten passes", "structured": "ten passes, whole maps"}
+    ways = {"tuned": "{epochs} passes", "structured": "{epochs} passes, whole maps",
+            "once": "once, by {way}", "dense": "as published"}  # fmt: skip
     for row in rows:
         setting, numbers = row["setting"], row["metrics"]
-        way = ways.get(setting["part"], f"once, by {setting['way']}")
+        way = ways[setting["part"]].format(**setting)
         if setting.get("distill"):
             way += ", distilled"
         macs, aim = numbers.get("macs"), TARGETS.get(row["name"])
