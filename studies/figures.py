@@ -105,6 +105,8 @@ def lines(
     level: float | None = None,
     level_name: str | None = None,
     from_zero: bool = False,
+    log_x: bool = False,
+    top: float | None = None,
     percent_x: bool = False,
     percent_y: bool = False,
 ) -> Path:
@@ -119,6 +121,8 @@ def lines(
         level: a horizontal line to compare with.
         level_name: what it is, for the legend.
         from_zero: whether the vertical axis begins at 0.
+        log_x: whether the horizontal axis is logarithmic, with a tick at every x of a point.
+        top: end of the vertical axis; points above it are not seen.
         percent_x: whether x are fractions, shown in percent.
         percent_y: the same for y.
     """
@@ -133,6 +137,13 @@ def lines(
         axes.axhline(level, color=MUTED, linestyle=(0, (2, 2)), linewidth=1.2, label=level_name)
     if from_zero:
         axes.set_ylim(bottom=0)
+    if top is not None:
+        axes.set_ylim(top=top)
+    if log_x:
+        ticks = sorted({float(value) for x, *_ in series.values() for value in np.ravel(x)})
+        axes.set_xscale("log")
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.minorticks_off()
     for axis, in_percent in ((axes.xaxis, percent_x), (axes.yaxis, percent_y)):
         if in_percent:
             percent_ticks(axis)
