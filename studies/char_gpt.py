@@ -373,7 +373,7 @@ def draw(rows: Sequence[Row], folder: Path) -> Path:
             shares, values, errors = series.setdefault(_SHOWN[method], ([], [], []))
             shares.append(100 - row["setting"]["zeros"])
             values.append(numbers["nll"])
-            errors.append(numbers.get("nll_standard_error", 0.0))
+            errors.append(numbers.get("nll_standard_error") or 0.0)
     if not series:
         raise ValueError("char_gpt: no row of sbnn, bmr, units, magnitude or post-hoc to draw.")
     return lines(series, folder / "char_gpt.png", title="Characters of Shakespeare",
