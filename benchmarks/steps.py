@@ -47,6 +47,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
+from bayesieve.assess.moments import MomentNetwork
 from bayesieve.core import native
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
@@ -64,6 +65,7 @@ from bayesieve.training.stepper import fast_kernels, make_stepper
 
 BATCH, N_TRAIN, N_DRAWS, DRAWS_AT_ONCE = 128, 4096, 100, 4
 STEPS_PER_ROUND, WARM_UP = 10, 5
+MOMENTS = "a prediction by moments, 100 times"
 ADAMW, SGD = "plain PyTorch, AdamW", "plain PyTorch, SGD with momentum"
 PRIOR_STD = 0.1  # of the peers
 
@@ -266,7 +268,7 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
     posterior = engine.posterior(problem, engine.init(problem, generator))
     model = NETS[net]().eval()
     network, buffers = posterior.network, posterior.buffers
-    stored = posterior.draw(N_DRAWS, generator)
+    stored, moments = posterior.draw(N_DRAWS, generator), MomentNetwork(posterior)
     rows = []
     for n in (BATCH, 1000):
         x = random_images(n)[0]
@@ -286,10 +288,14 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
         def evaluated(x: Tensor = x) -> Tensor:
             return network.outputs(stored, x, buffers)
 
+        def propagated(x: Tensor = x) -> object:
+            return [moments.predict(x) for _ in range(N_DRAWS)]
+
         cases: dict[str, Case] = {
             f"{N_DRAWS} plain forwards": plain,
             f"{N_DRAWS} draws, made and evaluated": drawn,
             f"{N_DRAWS} stored draws, evaluated": evaluated,
+            MOMENTS: propagated,
         }
         for case in cases.values():
             case()
@@ -297,6 +303,7 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
         times = interleaved(cases, max(3, rounds // 3), 1, time.process_time)
         for name in cases:
             target = None if name == first else PREDICTIVE_TARGET
+            target = 3.0 if name == MOMENTS else target
             ratio = compared(times, name, first)
             rows.append(Row(f"predict {n:,}: {name}", net, *ratio, target, against=first))
     return rows

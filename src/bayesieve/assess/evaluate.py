@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -55,7 +55,7 @@ def evaluate(
     model: Posterior | SparseModel,
     examples: Data | Streamed,
     *,
-    n_samples: int | None = 0,
+    n_samples: int | Literal["moments"] | None = 0,
     seed: int = 0,
     temperature: float = 1.0,
     familiarity: Familiarity | None = None,
@@ -69,7 +69,8 @@ def evaluate(
             `target_std`, if it has one, brings errors of standardised targets back to their unit.
         n_samples: posterior draws to average over; 0 predicts with the posterior mean. None draws
             until the standard error of nll is below 2 % (0.02 nats for a regression), at most 256
-            times; of a sampler it takes all that were kept.
+            times; of a sampler it takes all that were kept. "moments" makes no draws
+            (`assess.moments`).
         seed: of the draws.
         temperature: T of the prediction, as `fit_temperature` finds it on held-out examples: class
             probabilities p̄^(1/T), or T times the variance. Both parts of the doubt go with it.

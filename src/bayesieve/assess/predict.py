@@ -10,14 +10,15 @@ their Monte-Carlo error is below 2 %.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.assess.familiarity import Familiarity, check_abstain
 from bayesieve.assess.metrics import monte_carlo_error, negative_log_likelihood
-from bayesieve.checks import check_not_negative, check_positive
+from bayesieve.assess.moments import MomentNetwork
+from bayesieve.checks import check_choice, check_not_negative, check_positive
 from bayesieve.core.batch import first_not_finite
 from bayesieve.core.inputs import Input, as_inputs, one_input, shown, tensors_of
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
@@ -41,7 +42,7 @@ def predict(
     model: Posterior | SparseModel,
     x: Any,
     *,
-    n_samples: int | None = 0,
+    n_samples: int | Literal["moments"] | None = 0,
     seed: int = 0,
     batch_size: int = 2048,
     familiarity: Familiarity | None = None,
@@ -55,7 +56,9 @@ def predict(
         x: (N, ...), of the network's input shape, on any device; a tuple or dict of tensors for a
             network of several inputs; or a stream of (x, y), as for `Problem`, in its order.
         n_samples: S; 0 uses the mean of the weights. None draws until there are `enough_draws`, at
-            most 256; of a sampler it takes all that were kept.
+            most 256; of a sampler it takes all that were kept. "moments" makes no draws: means and
+            variances go through the layers (`assess.moments`), which is approximate, and takes the
+            time of about three passes.
         seed: of the draws.
         batch_size: inputs evaluated at a time.
         familiarity: of the inputs, to state it with the prediction: `Familiarity.of(train.x)`.
@@ -73,7 +76,10 @@ def predict(
         >>> predict(Samples(network, torch.tensor([[0.0, 2.0]])), torch.ones(1, 1)).label.item()
         1
     """
-    check_not_negative("predict", n_samples=n_samples or 0)
+    if isinstance(n_samples, str):
+        check_choice("predict", "n_samples", n_samples, ("moments",))
+    else:
+        check_not_negative("predict", n_samples=n_samples or 0)
     check_positive("predict", batch_size=batch_size)
     check_abstain("predict", abstain, familiarity)
     if (stream := stream_of(x)) is not None:
@@ -87,6 +93,9 @@ def predict(
     x = _checked(x)
     if targets is not None:
         targets = network.likelihood.labels(targets.to(network.device))
+    if isinstance(n_samples, str):
+        prediction = MomentNetwork(posterior).predict(x, batch_size)
+        return _with_familiarity(network, prediction, x, familiarity, abstain)
     adaptive = n_samples is None and not isinstance(posterior, Samples)
     if n_samples is None:
         n_samples = len(posterior.draws) if isinstance(posterior, Samples) else MOST_DRAWS
@@ -117,7 +126,14 @@ def predict(
             if full or _enough(_mixture(network, blocks, drawn), targets):
                 break
             check_at *= 2
-    prediction = _mixture(network, blocks, drawn)
+    return _with_familiarity(network, _mixture(network, blocks, drawn), x, familiarity, abstain)
+
+
+def _with_familiarity(
+    network: Network, prediction: Prediction, x: Input, familiarity: Familiarity | None,
+    abstain: float | None,
+) -> Prediction:  # fmt: skip
+    """The prediction with the familiarity of its inputs, if that is known."""
     if familiarity is None:
         return prediction
     score = familiarity.score(one_input("Familiarity", x)).to(network.device)
@@ -126,7 +142,11 @@ def predict(
 
 
 def predict_stream(
-    model: Posterior | SparseModel, stream: Stream, *, n_samples: int | None, **options: Any
+    model: Posterior | SparseModel,
+    stream: Stream,
+    *,
+    n_samples: int | Literal["moments"] | None,
+    **options: Any,
 ) -> tuple[Prediction, Tensor]:
     """Predict all inputs of a stream, which is read once; its targets, (N, ...), are returned too.
 

@@ -148,6 +148,27 @@ void bayesieve_draws(int64_t k, int64_t n, int64_t d, const float *restrict mean
   }
 }
 
+/* Mean and variance of max(x, 0), x ~ N(mean, variance); Phi by Abramowitz and Stegun, 7.1.26 */
+void bayesieve_relu_moments(int64_t n, const float *restrict mean, const float *restrict variance,
+                            float *restrict first, float *restrict spread) {
+  for (int64_t i = 0; i < n; i++) {
+    const float a = mean[i], v = variance[i], std = __builtin_sqrtf(v < 1e-30f ? 1e-30f : v);
+    const float z = a / std, size = float_of(bits_of(z) & 0x7fffffffU);
+    const float density = exp_(-0.5f * z * z);
+    const float t = 1 / (1 + 0.3275911f * 0.70710678f * size);
+    float p = 1.061405429f;
+    p = p * t - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    const float tail = 0.5f * p * t * density, below = z < 0 ? tail : 1 - tail;
+    const float m = a * below + std * 0.39894228f * density;
+    const float s = v * below + m * (a - m);
+    first[i] = m < 0 ? 0 : m;
+    spread[i] = s < 0 ? 0 : s;
+  }
+}
+
 #define CHUNK 1024 /* weights at a time: their gradients stay in the cache */
 
 static void adam(int64_t n, const float *restrict grad, const uint8_t *restrict trained,
