@@ -110,12 +110,28 @@ def one_line(value: object, most: int = 300) -> str:
 
 
 def certificate_rows(certificate: Mapping[str, Any]) -> list[list[str]]:
-    """A header and a row of text for each check of `certify`."""
-    interval = f"{certificate['level']:.0%} interval"
+    """A header and a row of text for each check of `certify`: shares in percent, NLL in nats.
+
+    Example:
+        >>> check = {"name": "accuracy", "dense": 0.98, "sieved": 0.975, "worse_by": 0.005,
+        ...          "interval": [-0.01, 0.02], "tolerance": 0.01, "verdict": "unsure"}
+        >>> certificate_rows({"level": 0.95, "checks": [check]})[1]
+        ['accuracy', '98.00 %', '97.50 %', '0.50 %', '-1.00 to 2.00 %', '1 %', 'unsure']
+    """
+    interval = f"{100 * certificate['level']:g} % interval"
     rows = [["", "dense", "sieved", "worse by", interval, "at most", ""]]
     for check in certificate["checks"]:
-        numbers = (check["dense"], check["sieved"], check["worse_by"], *check["interval"])
-        dense, sieved, worse, low, high = ("" if v is None else f"{v:.4f}" for v in numbers)
-        limit, verdict = f"{check['tolerance']:g}", check["verdict"]
-        rows.append([check["name"], dense, sieved, worse, f"{low} to {high}", limit, verdict])
+        name, is_share = check["name"], check["name"] != "nll"
+        scale, unit, digits = (100, " %", 2) if is_share else (1, "", 4)
+        plain = not is_share or name.startswith("rmse")  # roots as they are, compared in percent
+        sides = [
+            "" if value is None else f"{value:.4g}" if plain else as_percent(value)
+            for value in (check["dense"], check["sieved"])
+        ]
+        worse, low, high = (
+            f"{scale * value:.{digits}f}" for value in (check["worse_by"], *check["interval"])
+        )
+        limit = f"{scale * check['tolerance']:g}{unit}"
+        row = [name, *sides, f"{worse}{unit}", f"{low} to {high}{unit}", limit, check["verdict"]]
+        rows.append(row)
     return rows

@@ -6,6 +6,7 @@ Flags come from the options of a command, in `runs.options`; the work is done in
 import csv
 import json
 import sys
+import textwrap
 import time
 from contextlib import suppress
 from itertools import islice
@@ -87,12 +88,19 @@ def train(asked: options.Train, result: dict[str, Any]) -> None:
         print(json.dumps(result["config"], indent=2))
     else:
         print_quality("Test set", with_draws(result))
+        _about_bytes(result)
         folder = RunFolder(Path(asked.out or ""))
         print(folder.to_read)
         if (folder.path / PAGE).is_file():
             print(f"open in a browser: {folder.path / PAGE}")
         for line in _course(folder, result):
             print(line)
+
+
+def _about_bytes(result: dict[str, Any]) -> None:
+    """Say what the bytes of a pruned network are, since `compact` makes them fewer."""
+    if result["zeros"]:
+        print("bytes: kept weights and where they sit; `compact` cuts out whole units on top")
 
 
 def _course(folder: RunFolder, result: dict[str, Any]) -> list[str]:
@@ -138,6 +146,7 @@ def prune(asked: options.Prune, result: dict[str, Any]) -> None:
 def _show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
     """Print the numbers before and after pruning, and where the files are."""
     print_quality("Test set, mean weights", rows)
+    _about_bytes([*rows.values()][-1])
     note(f"error against sparsity: {folder.path / 'curve.json'}")
     print(folder.to_read)
     if (folder.path / PAGE).is_file():
@@ -168,7 +177,11 @@ def certify(asked: options.Certify, result: dict[str, Any]) -> None:
     """Print every check, and whether all passed."""
     header, *rows = certificate_rows(result)
     title = f"{asked.run} against {result['against']}, {result['n_examples']} examples"
-    print_table(title, header, rows)
+    # the difference and its interval share a column, so that the table fits a terminal
+    shown = [
+        (textwrap.fill(row[0], 14), *row[1:3], f"{row[3]}\n({row[4]})", *row[5:]) for row in rows
+    ]
+    print_table(title, (*header[:3], f"worse by\n({header[4]})", *header[5:]), shown)
     for check in result["checks"]:
         if check["note"]:
             note(f"{check['name']}: {check['note']}")
@@ -426,7 +439,9 @@ def sweep(asked: options.Sweep, result: dict[str, Any]) -> None:
     rows = [
         (
             str(trial["number"]),
-            f"{trial['score']:.4g}",
+            as_percent(trial["score"])
+            if result["metric"].endswith("error")
+            else f"{trial['score']:.4g}",
             f"{trial['weights']:,}",
             " ".join(
                 f"{name.partition('.')[2]}={_rounded(value, 3)}"

@@ -37,6 +37,7 @@ from bayesieve.runs.options import Sweep
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.text import note
 from bayesieve.sieve.rules import fewest_kept
+from bayesieve.text import as_percent
 from bayesieve.training.lock import Lock
 
 if TYPE_CHECKING:
@@ -153,7 +154,8 @@ def _try(
     trial.set_user_attr("nll", scores.get("nll", -scores.get("log_lik", 0.0)))
     trial.set_user_attr("seconds", run.seconds)
     trial.set_user_attr("parameters", scores["parameters"])
-    note(f"trial {trial.number}: {score:.4g} with {scores['weights']:,} weights")
+    shown = f"RMSE {score:.4g}" if plan.data.task == "regression" else f"error {as_percent(score)}"
+    note(f"trial {trial.number}: {shown} with {scores['weights']:,} weights")
     return score, float(scores["weights"])
 
 

@@ -115,7 +115,7 @@ function attentionPanel(run) {
     const [from, to] = [cssColor("grid"), cssColor("vermilion")];
     return Array.from({ length: shown }, (_, k) => el("figure", {},
       pixels(width, height, (i) => blend(from, to, maps[k * height * width + i] / 255), `Importance of pixels for ${item.names[k]}`),
-      item.names[k]));
+      words(item.names[k])));
   };
   const tiles = el("div", { class: "tiles" }, draw());
   tiles.repaint = () => tiles.replaceChildren(...draw());

@@ -174,8 +174,9 @@ function stayPanel(run) {
 function certificatePanel(run) {
   const item = run.certificate;
   if (!item) return null;
-  const four = (v) => (v === null ? "" : v.toFixed(4));
-  const cells = (c) => [four(c.dense), four(c.sieved), four(c.worse_by), `${four(c.interval[0])} to ${four(c.interval[1])}`, number(c.tolerance, 3), c.verdict];
+  // Shares in percent, NLL in nats; roots of squares as they are, their difference in percent.
+  const write = (c, plain) => (v) => (v === null ? "" : plain || c.name === "nll" ? number(v) : percent(v, 2));
+  const cells = (c) => [...[c.dense, c.sieved].map(write(c, c.name.startsWith("rmse"))), ...[c.worse_by].map(write(c)), c.interval.map(write(c)).join(" to "), write(c)(c.tolerance), c.verdict];
   return panel({
     title: item.certified ? "Certified" : "Not certified", name: run.name + "-certificate", wide: true,
     caption: `By how much the sieved network is worse than ${item.against} on ${count(item.n_examples)} test examples, with ${percent(item.level, 0)} intervals. A check passes when its whole interval is within the tolerance, and is unsure when the tolerance is inside.`,
@@ -185,7 +186,7 @@ function certificatePanel(run) {
     }),
     body: scroll("Certificate", el("table", {},
       el("thead", {}, el("tr", {}, ["check", "dense", "sieved", "worse by", "interval", "at most", "verdict"].map((t) => el("th", { scope: "col" }, t)))),
-      el("tbody", {}, item.checks.map((c) => el("tr", {}, el("th", { scope: "row", title: c.note || "" }, c.name), cells(c).map((t) => el("td", {}, t))))))),
+      el("tbody", {}, item.checks.map((c) => el("tr", {}, el("th", { scope: "row", title: c.note || "" }, c.name === "nll" ? "NLL, nats" : c.name === "ece" ? "ECE" : c.name), cells(c).map((t) => el("td", {}, t))))))),
   });
 }
 

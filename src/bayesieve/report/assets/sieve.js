@@ -179,10 +179,10 @@ function curvePanel(run, view) {
     : [["zeros", "zeros"], ["weights", "parameters kept"], ["quality", "test error"], ["nll", "NLL, nats"], ["ece", "ECE"], ["bytes", "size of the weights"], ["macs", "multiply-adds"]];
   for (const [id, text] of names) {
     readout[id] = el("dd", { id: "at-" + id });
-    list.append(el("div", {}, el("dt", {}, text), readout[id]));
+    list.append(el("div", {}, el("dt", {}, words(text)), readout[id]));
   }
   const meters = layerMeters(run);
-  const command = el("code", { id: "cut-command" }), purpose = el("span", {}), copy = copyButton("Copy command", () => command.textContent, "copy-command");
+  const command = el("code", { id: "cut-command", title: `--score ${run.curve.score}: weights are ranked by ${scoreName(run.curve.score)}` }), purpose = el("span", {}), copy = copyButton("Copy command", () => command.textContent, "copy-command");
   view.listen((cut) => {
     const p = pointAt(run, cut);
     where.textContent = p.threshold === null || p.zeros === 0 ? "all weights kept" : `${scoreName(cut < 0 ? other.score : run.curve.score)} ≥ ${number(p.threshold, 3)}`;
