@@ -13,6 +13,7 @@ parts and devices are kept.
 import argparse
 import gc
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -138,7 +139,12 @@ def add_row(path: Path, row: dict[str, Any]) -> None:
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
     device = torch.cuda.get_device_name() if row["device"] == "cuda" else "CPU, one thread"
     kept = [one for one in rows if any(one[n] != row[n] for n in ("size", "part", "device"))]
-    write_atomically(path, {"rows": [*kept, row | {"machine": device, "torch": torch.__version__}]})
+    found = row | {
+        "machine": device,
+        "torch": torch.__version__,
+        "load": round(os.getloadavg()[0], 1),
+    }
+    write_atomically(path, {"rows": [*kept, found]})
 
 
 if __name__ == "__main__":
