@@ -81,7 +81,7 @@ BLOCKS = {
     "recipes": "docs/uncertainty.md",
     "engines": "docs/choosing-an-engine.md",
     "tables": "docs/studies/tables.md",
-    "tables-ranks": "docs/studies/tables.md",
+    "tables-ranks": "docs/tables.md",
     "wide": "docs/tables.md",
     "uci-estimators": "docs/tables.md",
     "faults": "docs/reliability.md",

@@ -191,7 +191,8 @@ def _compare(
     shorter = dataclasses.replace(training, epochs=epochs, steps=None, pruning=None, rule=None)
     started = [form.engine(engine) for engine in engines]
     run = _train(nets, stack, started, form.model, likelihood, shorter, None,
-                 what="compare", share=_CHOICE_TIME / (n_forms - number))  # fmt: skip
+                 what=f"compare ({number + 1} of {n_forms})",
+                 share=_CHOICE_TIME / (n_forms - number))  # fmt: skip
     for i, candidate in dict.fromkeys(owners):
         pairs = [
             ([run.sparse(j).to("cpu")], nets[j].held_out)
@@ -273,7 +274,7 @@ def _train(
     each = [engines[net.table] for net in nets]
     callbacks: Sequence[Callback] = ()
     if training.pace is not None:
-        callbacks = training.pace.callbacks(f"{what} {len(nets)} networks")
+        callbacks = training.pace.callbacks(f"{what}: {len(nets)} networks")
         if training.pace.deadline is not None:
             rehearsed = dataclasses.replace(training, steps=REHEARSED, pruning=None)
             began = training.pace.clock()

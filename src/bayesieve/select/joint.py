@@ -60,6 +60,7 @@ Array = NDArray[Any]
 _AT_ONCE = 4096  # rows whose functions are in memory at once
 _MOST_STORED = 6000  # functions up to which all of G is kept, whatever n
 _SCREEN_ROWS = 2000  # that inputs are screened by
+_VERY_MANY = 10_000  # inputs of which fewer may enter, since those that matter are far ahead
 _FORWARD = 40  # inputs that are regressed out at most while screening
 _BURN_IN = 40  # sweeps before the first that counts
 _LEAST_NOISE = 1e-6  # variance of the noise over that of the target; below all is rounding
@@ -87,7 +88,7 @@ class JointPosterior:
 def joint_posterior(
     x: Tensor, y: Tensor, *, weight: Tensor | None = None, groups: Tensor | None = None,
     n_hinges: int = 3, chains: int = 8, sweeps: int = 40, most_sweeps: int = 400,
-    tolerance: float = 0.03, screen: int = 1000, seed: int = 0,
+    tolerance: float = 0.03, screen: int | None = None, seed: int = 0,
 ) -> JointPosterior:  # fmt: skip
     """Sample the joint posterior of an additive model.
 
@@ -103,7 +104,8 @@ def joint_posterior(
         sweeps: after which the error is looked at; 40 sweeps before that do not count.
         most_sweeps: at which to stop, with a warning, where the error is still too large.
         tolerance: largest Monte-Carlo standard error of an inclusion probability to stop at.
-        screen: most inputs that may enter; those left out have probability 0.
+        screen: most inputs that may enter; those left out have probability 0. None is 1,000, and
+            500 of more than 10,000 inputs.
         seed: of the chains.
 
     Example:
@@ -112,6 +114,8 @@ def joint_posterior(
         >>> found.inclusion.round().tolist()
         [1.0, 0.0, 1.0, 0.0]
     """
+    if screen is None:
+        screen = 1000 if x.shape[1] <= _VERY_MANY else 500
     check_positive(
         "joint_posterior", n_hinges=n_hinges, chains=chains, sweeps=sweeps, tolerance=tolerance,
         screen=screen,

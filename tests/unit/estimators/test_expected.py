@@ -122,7 +122,7 @@ def test_a_time_limit_must_be_positive():
 def test_progress_says_how_long_it_takes(capsys):
     SieveRegressor(**QUICK, folds=2, verbose=1).fit(*steps(60))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("SieveRegressor: compare")
+    assert lines[0].startswith("SieveRegressor: compare (1 of 2): ")
     assert lines[-1].startswith("SieveRegressor: train")
     assert lines[-1].endswith("s left")
     SieveClassifier(**QUICK, folds=0).fit(steps(60)[0], steps(60)[1] > 0)
