@@ -102,8 +102,11 @@ def overview(names: dict[str, list[str]]) -> str:
         "Every public name, from its docstring. `bs` is `import bayesieve as bs`.",
     ]
     for room, paths in names.items():
-        rows = [(f"[`{path.removeprefix('bayesieve.')}`]({room}.md#{path})",
-                 (inspect.getdoc(_find(path)) or "").split("\n")[0]) for path in paths]  # fmt: skip
+        rows = []
+        for path in paths:
+            first = (inspect.getdoc(_find(path)) or "").split("\n")[0]
+            name = f"[`{path.removeprefix('bayesieve.')}`]({room}.md#{path})"
+            rows.append((name, _cell(first)))
         parts += [f"## {ROOMS[room]}", markdown_table(("name", ""), rows, left=2)]
     return "\n\n".join(parts)
 
@@ -117,11 +120,18 @@ def _command(name: str) -> str:
     rows = [tuple(line.split(": ", 1)) for line in textwrap.dedent(options).splitlines()]
     signature = ", ".join(str(one) for one in inspect.signature(function).parameters.values())
     short = name.rpartition(".")[2]
-    code = textwrap.fill(f"{short}({signature})", 96, subsequent_indent=" " * 4)
-    table = markdown_table(("argument", ""), [(f"`{key}`", what) for key, what in rows], left=2)
+    plain = re.sub(r"(pathlib|collections\.abc)\.", "", f"{short}({signature})")
+    code = textwrap.fill(plain, 84, subsequent_indent=" " * 4)
+    cells = [(f"`{key}`", _cell(what)) for key, what in rows]
+    table = markdown_table(("argument", ""), cells, left=2)
     heading = f'## `{name}` {{: #{name} data-toc-label="{short}" }}'
     returns = "Returns what the command prints with `--json`, as a dict."
     return "\n\n".join((heading, f"```python\n{code}\n```", about, table, returns))
+
+
+def _cell(text: str) -> str:
+    """Text in a table, where a bar would end its cell."""
+    return text.replace("|", "\\|")
 
 
 def _is_command(name: str) -> bool:
