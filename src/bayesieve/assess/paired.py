@@ -19,7 +19,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.assess.familiarity import Familiarity
-from bayesieve.assess.predict import RealPrediction
+from bayesieve.assess.predict import ClassPrediction, RealPrediction
 
 KEPT = 0.8  # share of the examples, the most certain ones, that selective risk is about
 _BINS = 15
@@ -94,6 +94,86 @@ def strangers_check(
     ends = (1 - interval[1], 1 - interval[0])
     note = "AUROC of test inputs against strangers; of the data, so the same for both models"
     return Check("familiarity", None, auroc, 1 - auroc, ends, tolerance, note)
+
+
+# ----------------------------------------------------------------------------------------- losses
+
+
+@dataclass(frozen=True)
+class ClassLosses:
+    """One prediction of classes, example by example.
+
+    Args:
+        truth: true class, (N,).
+        label: predicted class, (N,).
+        right: whether it is true, (N,) bool.
+        sure: probability of the predicted class, (N,).
+        nll: negative log probability of the true class, (N,).
+    """
+
+    truth: Tensor
+    label: Tensor
+    right: Tensor
+    sure: Tensor
+    nll: Tensor
+
+    @classmethod
+    def of(cls, prediction: ClassPrediction, targets: Tensor) -> "ClassLosses":
+        """The losses on these targets; of answers per position those that count, flat."""
+        rows, labels = prediction.scored(targets)
+        logs, labels = rows.log_probs.cpu().double(), labels.cpu()
+        highest, label = logs.max(1)
+        nll = -logs.gather(1, labels[:, None])[:, 0]
+        return cls(labels, label, label == labels, highest.exp(), nll)
+
+    @property
+    def ece(self) -> "Measure":
+        """Calibration error, of weighted examples."""
+        return calibration_of(self.sure, self.right)
+
+
+@dataclass(frozen=True)
+class RealLosses:
+    """One prediction of numbers, example by example.
+
+    Args:
+        prediction: of N examples.
+        targets: (N, m), in its unit.
+        scale: of the targets in their original unit, (m,).
+    """
+
+    prediction: RealPrediction
+    targets: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(
+        cls, prediction: RealPrediction, targets: Tensor, target_std: Tensor | float
+    ) -> "RealLosses":
+        """The losses on targets, (N,) or (N, m), that were divided by `target_std`."""
+        y = targets.cpu().double().reshape(len(targets), -1)
+        return cls(prediction, y, torch.as_tensor(target_std).cpu().double().expand(y.shape[1]))
+
+    @property
+    def mean(self) -> Tensor:
+        """Predicted means, (N, m)."""
+        return self.prediction.mean.cpu().double().reshape(self.targets.shape)
+
+    @property
+    def square(self) -> Tensor:
+        """Squared error in the original unit, (N,)."""
+        return ((self.mean - self.targets) * self.scale).square().mean(1)
+
+    @property
+    def nll(self) -> Tensor:
+        """Negative log density in the original unit, (N,)."""
+        return surprise_of(self.prediction, self.targets, self.scale)
+
+    def inside(self, level: float) -> Tensor:
+        """Share of the targets of each example inside its central interval, (N,)."""
+        ends = self.prediction.interval(level)
+        low, high = (end.cpu().double().reshape(self.targets.shape) for end in ends)
+        return ((low <= self.targets) & (self.targets <= high)).double().mean(1)
 
 
 # --------------------------------------------------------------------------------------- measures

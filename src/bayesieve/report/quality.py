@@ -15,13 +15,14 @@ from bayesieve.assess.metrics import (
     reliability_bins,
     risk_coverage,
 )
-from bayesieve.assess.paired import surprise_of, z_of
+from bayesieve.assess.paired import ClassLosses, z_of
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import draws_of, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Limits, Source
+from bayesieve.report.verdicts import losses_of
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -155,21 +156,11 @@ def losses(evaluation: Evaluation, data: DataSet) -> Json:
         error: of a classification, 1 for a mistake; of a regression the squared error in the unit
             of the target. nll: of each example. Both packed, of at most 5,000 examples.
     """
-    prediction, y = evaluation.prediction, data.test.y.cpu()
-    if isinstance(prediction, ClassPrediction):
-        rows, labels = prediction.scored(y)
-        logs = rows.log_probs.cpu().double()
-        error = (logs.argmax(1) != labels.cpu()).double()
-        nll = -logs.gather(1, labels.cpu()[:, None])[:, 0]
-    else:
-        n = len(prediction.mean)
-        targets = y.double().reshape(n, -1)
-        scale = data.test.target_std.cpu().double().expand(targets.shape[1])
-        gap = prediction.mean.cpu().double().reshape(n, -1) - targets
-        error, nll = (gap * scale).square().mean(1), surprise_of(prediction, targets, scale)
+    rows, y = losses_of(evaluation, data), data.test.y.cpu()
+    error = (~rows.right).double() if isinstance(rows, ClassLosses) else rows.square
     some = spread_out(len(error), _MOST_LOSSES)
     digest = hashlib.sha256(y.double().contiguous().numpy().tobytes()).hexdigest()[:16]
-    return {"test": digest, "error": pack(error[some], "f4"), "nll": pack(nll[some], "f4")}
+    return {"test": digest, "error": pack(error[some], "f4"), "nll": pack(rows.nll[some], "f4")}
 
 
 def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:

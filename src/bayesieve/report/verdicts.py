@@ -18,18 +18,18 @@ from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.paired import (
     Bootstrap,
     Check,
+    ClassLosses,
+    RealLosses,
     auroc_interval,
-    calibration_of,
     distance_to,
     exact_interval,
     mean_of,
     paired_interval,
     resampled,
     strangers_check,
-    surprise_of,
     z_of,
 )
-from bayesieve.assess.predict import ClassPrediction, RealPrediction
+from bayesieve.assess.predict import ClassPrediction
 from bayesieve.data import DataSet
 from bayesieve.report.packing import Json, short
 from bayesieve.report.source import Source
@@ -94,74 +94,59 @@ def compare(
     first: Evaluation, second: Evaluation, data: DataSet, seed: int = 0
 ) -> dict[str, Check]:
     """By how much the second prediction is worse than the first, by the name of the number."""
-    a, b = first.prediction, second.prediction
-    if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
-        (a, labels), (b, _) = a.scored(data.test.y), b.scored(data.test.y)
-        return _compared_classes((a, b), labels.cpu(), seed)
-    assert isinstance(a, RealPrediction)
-    assert isinstance(b, RealPrediction)
-    return _compared_numbers((a, b), data, seed)
+    was, now = (losses_of(one, data) for one in (first, second))
+    if isinstance(was, ClassLosses) and isinstance(now, ClassLosses):
+        return _compared_classes((was, now), seed)
+    assert isinstance(was, RealLosses)
+    assert isinstance(now, RealLosses)
+    return _compared_numbers((was, now), seed)
+
+
+def losses_of(evaluation: Evaluation, data: DataSet) -> ClassLosses | RealLosses:
+    """Losses of single test examples."""
+    if isinstance(prediction := evaluation.prediction, ClassPrediction):
+        return ClassLosses.of(prediction, data.test.y)
+    return RealLosses.of(prediction, data.test.y, data.test.target_std)
 
 
 def _bootstrap(n: int, seed: int) -> Bootstrap:
     return Bootstrap(LEVEL, max(200, min(1000, _RESAMPLED // n)), seed)
 
 
-def _compared_classes(
-    pair: tuple[ClassPrediction, ClassPrediction], labels: Tensor, seed: int
-) -> dict[str, Check]:
-    n, logs = len(labels), [one.log_probs.cpu().double() for one in pair]
-    right = [rows.argmax(1) == labels for rows in logs]
+def _compared_classes(pair: tuple[ClassLosses, ClassLosses], seed: int) -> dict[str, Check]:
+    right, n, limit = [one.right for one in pair], len(pair[0].right), _TOLERANCES
     was, now = (float((~r).double().mean()) for r in right)
-    sure = [rows.max(1).values.exp() for rows in logs]
-    ece = [calibration_of(c, r) for c, r in zip(sure, right, strict=True)]
-    nll = [-rows.gather(1, labels[:, None])[:, 0] for rows in logs]
     interval = paired_interval(right, z_of(LEVEL))
-    limit = _TOLERANCES
+    ece = [one.ece for one in pair]
     return {
         "error": Check("error", was, now, now - was, interval, limit["error"]),
-        "nll": _mean_check("nll", nll, limit["nll"]),
+        "nll": _mean_check("nll", [one.nll for one in pair], limit["nll"]),
         "ece": resampled("ece", ece, n, limit["ece"], _bootstrap(n, seed)),
     }
 
 
-def _compared_numbers(
-    pair: tuple[RealPrediction, RealPrediction], data: DataSet, seed: int
-) -> dict[str, Check]:
-    n, limit = len(data.test), _TOLERANCES
-    y = data.test.y.cpu().double().reshape(n, -1)
-    scale = data.test.target_std.cpu().double().expand(y.shape[1])
-    means = [one.mean.cpu().double().reshape(n, -1) for one in pair]
-    squares = [mean_of(((mean - y) * scale).square().mean(1)) for mean in means]
-    gaps = [distance_to(0.9, inside_interval(one, y)) for one in pair]
+def _compared_numbers(pair: tuple[RealLosses, RealLosses], seed: int) -> dict[str, Check]:
+    n, limit = len(pair[0].targets), _TOLERANCES
+    squares = [mean_of(one.square) for one in pair]
+    gaps = [distance_to(0.9, one.inside(0.9)) for one in pair]
     bootstrap = _bootstrap(n, seed)
     return {
         "rmse": resampled("rmse", squares, n, limit["rmse"], bootstrap, relative=True),
-        "nll": _mean_check("nll", [surprise_of(one, y, scale) for one in pair], limit["nll"]),
+        "nll": _mean_check("nll", [one.nll for one in pair], limit["nll"]),
         "coverage_90": resampled(
             "coverage_90", gaps, n, limit["coverage_90"], bootstrap, share_of=n
         ),
     }
 
 
-def inside_interval(prediction: RealPrediction, targets: Tensor) -> Tensor:
-    """Share of the targets of each example, (N, m), inside its 90 % interval, (N,)."""
-    low, high = (end.cpu().double().reshape(targets.shape) for end in prediction.interval(0.9))
-    return ((low <= targets) & (targets <= high)).double().mean(1)
-
-
 def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
     """Whether the error is not above that of a reference beyond chance."""
-    a, b = reference.prediction, now.prediction
-    if isinstance(a, ClassPrediction) and isinstance(b, ClassPrediction):
-        (a, labels), (b, _) = a.scored(data.test.y), b.scored(data.test.y)
-        return paired_interval([one.label == labels for one in (a, b)], z_of(LEVEL))[0] <= 0
-    assert isinstance(a, RealPrediction)
-    assert isinstance(b, RealPrediction)
-    means = [one.mean.cpu().double().flatten(1) for one in (a, b)]
-    y = data.test.y.cpu().double().reshape(means[0].shape)
-    losses = [(mean - y).square().mean(1) for mean in means]
-    return _mean_check("squares", losses, 0.0).interval[0] <= 0
+    a, b = (losses_of(one, data) for one in (reference, now))
+    if isinstance(a, ClassLosses) and isinstance(b, ClassLosses):
+        return paired_interval([a.right, b.right], z_of(LEVEL))[0] <= 0
+    assert isinstance(a, RealLosses)
+    assert isinstance(b, RealLosses)
+    return _mean_check("squares", [a.square, b.square], 0.0).interval[0] <= 0
 
 
 def _mean_check(name: str, losses: Sequence[Tensor], tolerance: float) -> Check:
@@ -264,11 +249,9 @@ def _against(check: Check | None, row: Mapping[str, str], name: str, n: int) -> 
 
 def _honest(evaluation: Evaluation, data: DataSet) -> Json:
     """Whether it is right as often as it says."""
-    prediction = evaluation.prediction
-    if isinstance(prediction, ClassPrediction):
-        rows, labels = prediction.scored(data.test.y)
-        sure, label = rows.probs.cpu().double().max(1)
-        right = (label == labels.cpu()).double()
+    losses = losses_of(evaluation, data)
+    if isinstance(losses, ClassLosses):
+        sure, right = losses.sure, losses.right.double()
         n, gap = len(right), float((sure - right).mean())
         width = z_of(LEVEL) * max(float((sure - right).std(correction=0)) / n**0.5, 1 / (n + 2))
         low, high = gap - width, gap + width
@@ -278,9 +261,7 @@ def _honest(evaluation: Evaluation, data: DataSet) -> Json:
         )
         name, question, limit = "confidence", "Right as often as it is sure?", _SURE
     else:
-        assert isinstance(prediction, RealPrediction)
-        n = len(data.test)
-        share = float(inside_interval(prediction, data.test.y.cpu().double().reshape(n, -1)).mean())
+        n, share = len(losses.targets), float(losses.inside(0.9).mean())
         ends = exact_interval(round(share * n), n, LEVEL)
         gap, low, high = share - 0.9, ends[0] - 0.9, ends[1] - 0.9
         words = (

@@ -24,7 +24,8 @@ from bayesieve.assess.paired import (
     KEPT,
     Bootstrap,
     Check,
-    calibration_of,
+    ClassLosses,
+    RealLosses,
     distance_to,
     exact_interval,
     kept_loss,
@@ -32,7 +33,6 @@ from bayesieve.assess.paired import (
     paired_interval,
     resampled,
     strangers_check,
-    surprise_of,
     z_of,
 )
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction, predict
@@ -112,11 +112,12 @@ def compare_predictions(
     """
     if isinstance(dense, ClassPrediction) and isinstance(sieved, ClassPrediction):
         same = torch.equal(dense.log_probs, sieved.log_probs)
-        (dense, labels), (sieved, _) = dense.scored(targets), sieved.scored(targets)
-        checks = _class_checks(dense, sieved, labels.cpu(), asked)
+        was, now = (ClassLosses.of(one, targets) for one in (dense, sieved))
+        checks = _class_checks(was, now, asked)
     elif isinstance(dense, RealPrediction) and isinstance(sieved, RealPrediction):
         same = torch.equal(dense.mean, sieved.mean) and torch.equal(dense.std, sieved.std)
-        checks = _real_checks(dense, sieved, targets.cpu(), asked, torch.as_tensor(target_std))
+        first, second = (RealLosses.of(one, targets, target_std) for one in (dense, sieved))
+        checks = _real_checks(first, second, asked)
     else:
         raise UsageError("certify: one run predicts classes, the other numbers; compare alike.")
     return [Check(**{**asdict(c), "interval": (0.0, 0.0)}) for c in checks] if same else checks
@@ -132,69 +133,47 @@ def mcnemar(dense: Prediction, sieved: Prediction, targets: Tensor) -> float | N
     return float(binomtest(lost, lost + won).pvalue) if lost + won else 1.0
 
 
-def _class_checks(
-    dense: ClassPrediction, sieved: ClassPrediction, labels: Tensor, asked: Certify
-) -> list[Check]:
-    pair = (dense, sieved)
-    log_probs = [prediction.log_probs.cpu().double() for prediction in pair]
-    right = [rows.argmax(1) == labels for rows in log_probs]
-    confidence = [rows.max(1).values.exp() for rows in log_probs]
-    nll = [mean_of(-rows.gather(1, labels[:, None])[:, 0]) for rows in log_probs]
-    ece = [calibration_of(c, r) for c, r in zip(confidence, right, strict=True)]
-    risk = [kept_loss(-c, (~r).double()) for c, r in zip(confidence, right, strict=True)]
-    n, z = len(labels), z_of(asked.level)
+def _class_checks(dense: ClassLosses, sieved: ClassLosses, asked: Certify) -> list[Check]:
+    pair, bootstrap = (dense, sieved), _bootstrap(asked)
+    right, n, z = [one.right for one in pair], len(dense.right), z_of(asked.level)
+    nll, ece = [mean_of(one.nll) for one in pair], [one.ece for one in pair]
+    risk = [kept_loss(-one.sure, (~one.right).double()) for one in pair]
     shares = [float(r.double().mean()) for r in right]
-    agreeing = int((log_probs[0].argmax(1) == log_probs[1].argmax(1)).sum())
+    agreeing = int((dense.label == sieved.label).sum())
     return [
         Check("accuracy", shares[0], shares[1], shares[0] - shares[1], paired_interval(right, z),
               asked.accuracy),
-        _worst_class(right, labels, asked),
-        resampled("nll", nll, n, asked.nll, _bootstrap(asked)),
-        resampled("ece", ece, n, asked.ece, _bootstrap(asked)),
-        resampled(f"error of the {KEPT:.0%} most certain", risk, n, asked.risk, _bootstrap(asked),
-                   share_of=KEPT * n),
+        _worst_class(right, dense.truth, asked),
+        resampled("nll", nll, n, asked.nll, bootstrap),
+        resampled("ece", ece, n, asked.ece, bootstrap),
+        resampled(f"error of the {KEPT:.0%} most certain", risk, n, asked.risk, bootstrap,
+                  share_of=KEPT * n),
         Check("agreement", None, agreeing / n, 1 - agreeing / n,
               exact_interval(n - agreeing, n, asked.level), asked.agreement),
     ]  # fmt: skip
 
 
-def _real_checks(
-    dense: RealPrediction,
-    sieved: RealPrediction,
-    targets: Tensor,
-    asked: Certify,
-    target_std: Tensor,
-) -> list[Check]:
-    n = len(targets)
-    y = targets.double().reshape(n, -1)
-    scale = target_std.cpu().double().expand(y.shape[1])
-    means, stds, losses, nll = [], [], [], []
-    for prediction in (dense, sieved):
-        means.append(prediction.mean.cpu().double().reshape(n, -1))
-        stds.append(prediction.std.cpu().double().reshape(n, -1).mean(1))
-        losses.append(((means[-1] - y) * scale).square().mean(1))
-        nll.append(mean_of(surprise_of(prediction, y, scale)))
-    squares = [mean_of(loss) for loss in losses]
-    kept = [kept_loss(std, loss) for std, loss in zip(stds, losses, strict=True)]
-    apart = ((means[0] - means[1]) * scale).square().mean(1)
+def _real_checks(dense: RealLosses, sieved: RealLosses, asked: Certify) -> list[Check]:
+    pair, bootstrap, n = (dense, sieved), _bootstrap(asked), len(dense.targets)
+    squares, nll = [mean_of(one.square) for one in pair], [mean_of(one.nll) for one in pair]
+    stds = [one.prediction.std.cpu().double().reshape(n, -1).mean(1) for one in pair]
+    kept = [kept_loss(std, one.square) for std, one in zip(stds, pair, strict=True)]
+    apart = ((dense.mean - sieved.mean) * dense.scale).square().mean(1)
     checks = [
-        resampled("rmse, relative", squares, n, asked.rmse, _bootstrap(asked), relative=True),
-        resampled("nll", nll, n, asked.nll, _bootstrap(asked)),
+        resampled("rmse, relative", squares, n, asked.rmse, bootstrap, relative=True),
+        resampled("nll", nll, n, asked.nll, bootstrap),
     ]
     for level in LEVELS:
-        inside = []
-        for prediction in (dense, sieved):
-            low, high = (end.cpu().double().reshape(n, -1) for end in prediction.interval(level))
-            inside.append(((low <= y) & (y <= high)).double().mean(1))
+        inside = [one.inside(level) for one in pair]
         gaps = [distance_to(level, share) for share in inside]
         shown = [float(share.mean()) for share in inside]
         name = f"coverage of {level:.0%} intervals"
-        check = resampled(name, gaps, n, asked.coverage, _bootstrap(asked), share_of=n)
+        check = resampled(name, gaps, n, asked.coverage, bootstrap, share_of=n)
         checks.append(Check(**{**asdict(check), "dense": shown[0], "sieved": shown[1]}))
     name = f"rmse of the {KEPT:.0%} most certain, relative"
-    checks.append(resampled(name, kept, n, asked.rmse, _bootstrap(asked), relative=True))
-    pair = [mean_of(0 * apart), mean_of(apart)]
-    both = resampled("agreement", pair, n, asked.apart, _bootstrap(asked), unit=squares[0])
+    checks.append(resampled(name, kept, n, asked.rmse, bootstrap, relative=True))
+    far = [mean_of(0 * apart), mean_of(apart)]
+    both = resampled("agreement", far, n, asked.apart, bootstrap, unit=squares[0])
     note = "distance of the two predictions in units of the dense RMSE"
     return [*checks, Check(**{**asdict(both), "dense": None, "note": note})]
 
