@@ -16,8 +16,8 @@ from bayesieve.cli.layout import HelpAll
 from bayesieve.engines.config import flag_name
 from bayesieve.errors import UsageError
 from bayesieve.files import is_shared, rank_of_process
+from bayesieve.runs.arguments import Options
 from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
-from bayesieve.runs.options import Options
 
 _PANELS = {
     "data": "Data",

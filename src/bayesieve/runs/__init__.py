@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bayesieve.runs import options as _options
+from bayesieve.runs.arguments import as_function as _as_function
 from bayesieve.runs.config import RunConfig as RunConfig
-from bayesieve.runs.options import as_function as _as_function
 
 if TYPE_CHECKING:
     from bayesieve.runs.run import Run as Run

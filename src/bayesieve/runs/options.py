@@ -7,26 +7,17 @@ take them all, by the names of their flags. Nothing here imports torch.
 
 # ruff: noqa: RUF009 - `option` makes a dataclass field, as `field` does
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, MISSING, dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, Literal, ParamSpec, Self, get_type_hints
+from typing import Any, ClassVar, Literal
 
-from bayesieve.checks import (
-    check_choice,
-    check_fraction,
-    check_not_negative,
-    check_positive,
-    check_threads,
-)
-from bayesieve.engines.config import check_values, flag_name, setting
-from bayesieve.errors import UsageError
-from bayesieve.runs.config import RunConfig, Score, choices_of, kinds_of
+from bayesieve.checks import check_fraction, check_not_negative, check_positive, check_threads
+from bayesieve.engines.config import setting
+from bayesieve.runs.arguments import Options, argument, command_line, option, run_settings
+from bayesieve.runs.config import RunConfig, Score
 
-P = ParamSpec("P")
 Place = Path | str
 # settings as an object, as nested plain data, or as a YAML, TOML or JSON file
 Config = RunConfig | Mapping[str, Mapping[str, Any]] | Place
@@ -41,7 +32,6 @@ _REPLACE = "Replace the run in --out."
 _check_share = partial(check_fraction, open_ends=True)
 Draws = str | int
 _AUTO = "0 uses the mean weights, auto as many draws as bring their standard error below 2 %."
-option: Any = partial(setting, kw_only=True)  # a `setting` may be given by position too
 
 
 def n_samples_of(samples: Draws) -> int | None:
@@ -58,94 +48,6 @@ def _check_draws(who: str, **values: Draws) -> None:
     for name, value in values.items():
         if value != "auto" and not str(value).isdecimal():
             raise ValueError(f"{who}: {name} must be a number of draws or auto, got {value}.")
-
-
-def argument(help: str, default: Any = MISSING, *, metavar: str | None = None) -> Any:
-    """A dataclass field that the command line takes by position."""
-    return field(default=default, metadata={"help": help, "argument": True, "metavar": metavar})
-
-
-def command_line() -> Any:
-    """A dataclass field for the command line that is written down in records; no flag."""
-    return field(default=None, kw_only=True, metadata={"help": "the command line, for records"})
-
-
-def run_settings() -> Any:
-    """A dataclass field for the settings of `config` that are set, by keyword; a flag each."""
-    about = {"help": "by the names of the flags, such as data='digits', engine='sbnn', zeros=0.9"}
-    return field(default_factory=dict, kw_only=True, metadata=about)
-
-
-@dataclass(frozen=True)
-class Options:
-    """The arguments of one command, checked."""
-
-    work: ClassVar[str]  # module and function of `bayesieve.runs` that do it
-
-    def __post_init__(self) -> None:
-        command, hints = self.command_name(), get_type_hints(type(self))
-        for spec in fields(self):
-            value, choices = getattr(self, spec.name), choices_of(hints[spec.name])
-            if value == "" and Path in kinds_of(hints[spec.name]):
-                raise UsageError(f"{command}: {flag_name(spec)} is empty; give a name.")
-            if choices and value is not None:
-                check_choice(command, flag_name(spec), value, choices)
-        check_values(command, self)
-
-    @classmethod
-    def command_name(cls) -> str:
-        """The command as it is written on the command line."""
-        return cls.work.rpartition(".")[2].replace("_", "-")
-
-    @classmethod
-    def of(cls, *args: Any, **values: Any) -> Self:
-        """Options by name, among them settings of a run where the command takes them."""
-        names = {spec.name for spec in fields(cls)}
-        if "settings" in names:
-            values["settings"] = {name: values.pop(name) for name in [*values] if name not in names}
-        return cls(*args, **values)
-
-    def exit_code(self, result: Mapping[str, Any]) -> int:
-        """What the command ends with after it has printed its result."""
-        return 0
-
-    @classmethod
-    def load(cls) -> Callable[[Self], dict[str, Any]]:
-        """Import the function that does the work."""
-        module, _, name = cls.work.rpartition(".")
-        function: Callable[[Self], dict[str, Any]]
-        function = getattr(import_module(f"bayesieve.runs.{module}"), name)
-        return function
-
-    def __call__(self) -> dict[str, Any]:
-        """Do the work; returns what the command prints with --json."""
-        return self.load()(self)
-
-
-def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
-    """A function with the arguments of a command.
-
-    Example:
-        >>> verify = as_function(Verify)
-        >>> list(inspect.signature(verify).parameters)
-        ['bundle', 'against', 'trust']
-    """
-    kind: Any = options
-    parameters = dict(inspect.signature(kind).parameters)
-
-    def function(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        result: dict[str, Any] = kind.of(*args, **kwargs)()
-        return result
-
-    if "settings" in parameters:
-        rest = inspect.Parameter.VAR_KEYWORD
-        parameters["settings"] = inspect.Parameter("settings", rest, annotation=Any)
-    specs = "\n".join(f"    {spec.name}: {spec.metadata['help']}" for spec in fields(kind))
-    function.__name__ = function.__qualname__ = kind.work.rpartition(".")[2]
-    returns = "Returns:\n    What the command prints with --json."
-    function.__doc__ = f"{inspect.getdoc(kind)}\n\nArgs:\n{specs}\n\n{returns}"
-    function.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    return function
 
 
 @dataclass(frozen=True)
