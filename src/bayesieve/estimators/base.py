@@ -19,6 +19,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, fx, nn
 
+from bayesieve.assess.dependence import Dependence, answers, bands, spread_rows, with_values
 from bayesieve.assess.diagnostics import diagnose_models
 from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.assess.predict import Prediction
@@ -45,7 +46,6 @@ from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines import Engine
 from bayesieve.engines.recipes import MANY_ROWS
 from bayesieve.estimators.defaults import TableSettings, table_settings
-from bayesieve.estimators.dependence import Dependence, answers_of, dependence
 from bayesieve.estimators.groups import Group
 from bayesieve.estimators.importance import shuffled_change
 from bayesieve.estimators.many import fit_all
@@ -58,6 +58,7 @@ from bayesieve.nets.mlp import Activation
 from bayesieve.sieve.compact import compact
 from bayesieve.training.schedule import Schedule
 
+_AVERAGED = 100  # rows over which a partial dependence is averaged
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
 _KNOWN = ("pandas", "polars", "pyarrow", "numpy", "builtins")  # whose names scikit-learn reads
 _CHOICES = (
@@ -443,7 +444,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
     def partial_dependence(
         self, X: ArrayLike, column: str | int, *, points: int = 20, level: float = 0.9
-    ) -> Dependence:
+    ) -> tuple[NDArray[Any], Dependence]:
         """How predictions depend on a column, with the band of `level` of the posterior draws.
 
         Args:
@@ -453,24 +454,28 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             level: share of the draws in the band.
 
         Returns:
-            Means of a regression in the unit of y, (points, m), or probabilities of the classes.
+            The values, (g,), and the mean prediction there with its band, (g, m) each: means in
+            the unit of y, or probabilities of the classes.
         """
-        numbers, names = self._numbers(X), raw_columns(self.encoding_)
+        numbers, names = torch.as_tensor(self._numbers(X)), raw_columns(self.encoding_)
         place = names.index(column) if column in names else column
         if not isinstance(place, int) or not 0 <= place < len(names):
             raise ValueError(
                 f"{self._who}: column must be one of {', '.join(names[:12])}, or its number; got "
                 f"{column!r}."
             )
-        inputs = (self._groups == place).nonzero()[:, 0].numpy()
-        rows, band = dependence(self._answers, numbers, inputs, points=points, level=level)
+        inputs = (self._groups == place).nonzero()[:, 0]
+        rows = spread_rows(numbers[:, inputs], points)
+        averaged = numbers[torch.linspace(0, len(numbers) - 1, _AVERAGED).round().long().unique()]
+        everywhere = with_values(averaged, inputs, numbers[rows][:, inputs])
         frame = as_frame(X, self._who)
         raw = np.asarray(X)[:, place] if frame is None else [*frame.columns.values()][place]
-        return Dependence(names[place], raw[rows], *band.numpy())
+        return raw[rows.numpy()], bands(self._answers(everywhere.numpy()), len(rows), level)
 
     def _answers(self, numbers: FloatArray) -> Tensor:
         """Means or probabilities by every draw of every network, (S, n, m)."""
-        return answers_of(self.sparse_models_, self.x_scale_.apply(numbers), self.n_samples_)
+        x = self.x_scale_.apply(numbers)
+        return answers(predict_members(self.sparse_models_, x, self.n_samples_))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
