@@ -102,5 +102,5 @@ $(STAMP): $(CORE)
 	@touch $@
 
 $(VENV)/.docs: $(CORE)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[docs]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-build-isolation -e ".[docs,onnx]"
 	@touch $@
