@@ -40,7 +40,7 @@ function short(n) {
   if (n === null || n === undefined) return "–";
   const size = Math.abs(n);
   if (size < 1e4) return Number.isInteger(n) ? count(n).replace("-", "−") : number(n, 3);
-  const text = size < 1e6 ? (n / 1e3).toFixed(1) + " k" : (n / 1e6).toFixed(2) + " M";
+  const text = size < 1e6 ? (n / 1e3).toFixed(1) + "\u00a0k" : (n / 1e6).toFixed(2) + "\u00a0M";
   return text.replace("-", "−");
 }
 

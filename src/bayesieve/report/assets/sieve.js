@@ -142,7 +142,7 @@ function curvePanel(run, view) {
       if (safe >= 0) {
         const [from, to] = [px(keptShare(points[0])), px(keptShare(points[safe]))];
         group.prepend(shape("rect", { class: "safe", x: from - 6, width: to - from + 12, y: box.top, height: box.bottom - box.top }));
-        group.append(shape("text", { class: "halo", x: from, y: box.bottom - 8 }, before ? `within chance of ${run.headline.before.name}` : "within chance of this network"));
+        group.append(shape("text", { class: "halo", x: from, y: box.top + 14 }, before ? `within chance of ${run.headline.before.name}` : "within chance of this network"));
       }
       const line = shape("line", { y1: box.top, y2: box.bottom, stroke: "var(--ink)", "stroke-width": 1 });
       const dot = shape("circle", { r: 7, fill: "var(--blue)", stroke: "var(--card)", "stroke-width": 2 });
@@ -187,7 +187,7 @@ function curvePanel(run, view) {
     const p = pointAt(run, cut);
     where.textContent = p.threshold === null || p.zeros === 0 ? "all weights kept" : `${scoreName(cut < 0 ? other.score : run.curve.score)} ≥ ${number(p.threshold, 3)}`;
     const holds = p.threshold === null || p.zeros === 0 ? "" : "weights with ";
-    whose.textContent = (cut < 0 ? `This position is ${run.headline.before.name}${p.zeros > 0 ? ", pruned" : ""}: ` : "This position: ") + (holds && `it keeps ${holds}`);
+    whose.textContent = cut < 0 ? `This position is ${run.headline.before.name}${p.zeros > 0 ? ", pruned" : ""}: ${holds && `it keeps ${holds}`}` : holds ? `This position keeps ${holds}` : "This position: ";
     const texts = {
       zeros: percent(p.zeros), weights: count(p.weights), quality: showQuality(run, p[qualityKey(run)]),
       nll: number(p.nll), ece: percent(p.ece, 2), bytes: bytes(p.bytes), macs: short(p.macs),
