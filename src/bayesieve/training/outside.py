@@ -13,7 +13,7 @@ of all examples sum to 0, s has the mean of their squares: the empirical Fisher 
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from bayesieve.checks import check_counts, check_fraction, check_positive
@@ -81,7 +81,7 @@ class Sieving:
         self.module, self.likelihood, self.pruning = module, likelihood, pruning
         self.schedule, self.roles = schedule, roles or default_role
         self.prior_std, self.decay, self.example = prior_std, decay, example
-        self._started: dict[str, Tensor] = {}
+        self._started: dict[str, Any] = {}
         self._rates: list[float] = []
 
     def begin(self, n_steps: int, *, n_data: int, batch_size: int) -> None:
@@ -155,13 +155,20 @@ class Sieving:
         return SparseModel(self.posterior, self.keep.clone())
 
     def state_dict(self) -> dict[str, Any]:
-        """Mask and running mean, for the checkpoints of the loop."""
-        return {"keep": self.keep, "fisher": self.fisher, "weight": torch.tensor(self.weight)}
+        """Mask, running mean and learning rates, for checkpoints; empty before `begin`."""
+        if not hasattr(self, "keep"):
+            return {}
+        return {
+            "keep": self.keep,
+            "fisher": self.fisher,
+            "weight": self.weight,
+            "rates": self._rates,  # a stored optimiser has those of its last step
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; before `begin`, when it begins."""
         self._started = dict(state)
-        if hasattr(self, "keep"):
+        if state and hasattr(self, "keep"):
             self.keep.copy_(state["keep"])
             self.fisher.copy_(state["fisher"])
-            self.weight = float(state["weight"])
+            self.weight, self._rates = float(state["weight"]), list(state["rates"])

@@ -134,19 +134,39 @@ def test_lightning(tmp_path):
         def configure_optimizers(self):
             return torch.optim.Adam(self.parameters(), lr=0.02)
 
-    module, (x, y) = Own(), labelled()
-    sieve = SieveCallback(module.net, Categorical(), PRUNING, schedule=Schedule(lr="cosine"))
-    trainer = lightning.Trainer(
-        max_epochs=30, accelerator="cpu", callbacks=[sieve], logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        accumulate_grad_batches=2, default_root_dir=tmp_path,
-    )  # fmt: skip
-    trainer.fit(module, DataLoader(TensorDataset(x, y), batch_size=12, shuffle=True))
+    x, y = labelled()
+
+    def run(stop, resume=None):
+        module = Own()
+        sieve = SieveCallback(module.net, Categorical(), PRUNING, schedule=Schedule(lr="cosine"))
+        assert sieve.state_dict() == {}
+        trainer = lightning.Trainer(
+            max_steps=120, accelerator="cpu", callbacks=[sieve, Until(stop)],
+            logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, accumulate_grad_batches=2, default_root_dir=tmp_path,
+        )  # fmt: skip
+        trainer.fit(module, DataLoader(TensorDataset(x, y), batch_size=12), ckpt_path=resume)
+        return trainer, sieve
+
+    class Until(lightning.Callback):
+        def __init__(self, epoch):
+            self.epoch = epoch
+
+        def on_train_epoch_end(self, trainer, _):
+            trainer.should_stop = trainer.current_epoch + 1 >= self.epoch
+
+    _, sieve = run(30)
     assert (sieve.n_steps, sieve.n_data, sieve.batch_size) == (120, 96, 24)
     assert sieve.renewals == renewal_steps(PRUNING, 120)
     sparse = sieve.sparse()
     assert sparse.zeros == pytest.approx(0.5, abs=0.5 / 74)
     assert evaluate(sparse, (x, y))["error"] < 0.1
+    trainer, half = run(12)
+    trainer.save_checkpoint(tmp_path / "half.ckpt")
+    _, resumed = run(30, tmp_path / "half.ckpt")
+    assert half.keep.sum() > resumed.keep.sum() == sieve.keep.sum()
+    assert not (resumed.keep & ~half.keep).any()  # what was gone stays gone
+    assert resumed.state_dict()["rates"] == [0.02]
 
 
 @pytest.mark.filterwarnings("ignore")
