@@ -99,7 +99,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
     "text/flat_vi": {"epochs": 8, "kl": 0.05},
     "text/sbnn": {"epochs": 8, "kl": 0.01},
     "images/adamw": {"epochs": 30, "lr": 0.01},
-    "images/flat_vi": {"epochs": 30, "lr": 0.01, "kl": 0.003},
+    "images/flat_vi": {"epochs": 30, "lr": 0.01, "kl": 0.01, "init_std": 0.03},
     "images/sbnn": {"epochs": 30, "lr": 0.01, "kl": 0.003},
 }
 

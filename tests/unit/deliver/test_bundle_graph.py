@@ -1,12 +1,13 @@
 """Graphs as JSON: every layer comes back, and nothing outside the list ever runs."""
 
 import copy
+import inspect
 import json
 import operator
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.deliver.bundle import allowed
@@ -147,6 +148,19 @@ class Strange(nn.Module):
 
 class Own(nn.Linear):
     pass
+
+
+@pytest.mark.parametrize("kind", allowed.OURS)
+def test_our_layers_are_written_as_they_stand(kind):
+    """architecture.py has these imports, and no others."""
+    names = {"torch": torch, "nn": nn, "Tensor": Tensor, "F": F}
+    exec(inspect.getsource(allowed.OURS[kind]), names)
+    given = {"p": 0.5, "n_heads": 2, "scale": 1.0, "n_features": 3}
+    given |= dict.fromkeys(("sizes", "n_constant", "totals", "squares"), (1, 1))
+    wanted = [
+        n for n, p in allowed.arguments_of(allowed.OURS[kind]).items() if p.default is p.empty
+    ]
+    assert isinstance(names[kind](**{name: given[name] for name in wanted}), nn.Module)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ such as those of a table of positions that is not trained: s and q then depend o
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import torch
@@ -55,12 +55,12 @@ class FoldedLayerNorm(nn.Module):
         eps: float = 1e-5,
         bias: bool = True,
         zero: bool = True,
-        positions: Sequence[int] = (),
+        positions: tuple[int, ...] = (),
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.n_features, self.n_constant = n_features, n_constant
-        self.eps, self.zero, self.positions = eps, zero, tuple(positions)
+        self.eps, self.zero, self.positions = eps, zero, positions
         self.weight = nn.Parameter(torch.ones(n_features, dtype=dtype))
         self.bias = nn.Parameter(torch.zeros(n_features, dtype=dtype)) if bias else None
         n = n_features + n_constant
@@ -113,17 +113,19 @@ class FoldedGroupNorm(nn.Module):
         True
     """
 
+    groups: Tensor
+    constants: Tensor
+
     def __init__(
         self,
-        sizes: Sequence[int],
-        n_constant: Sequence[int],
-        totals: Sequence[float],
-        squares: Sequence[float],
+        sizes: tuple[int, ...],
+        n_constant: tuple[int, ...],
+        totals: tuple[float, ...],
+        squares: tuple[float, ...],
         eps: float = 1e-5,
     ) -> None:
         super().__init__()
-        self.sizes, self.n_constant = tuple(sizes), tuple(n_constant)
-        self.totals, self.squares = tuple(totals), tuple(squares)
+        self.sizes, self.n_constant, self.totals, self.squares = sizes, n_constant, totals, squares
         self.eps = eps
         self.num_channels = sum(sizes)
         self.weight = nn.Parameter(torch.ones(self.num_channels))
@@ -138,7 +140,7 @@ class FoldedGroupNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the channels of each group with their positions, (n, channels, ...)."""
-        groups, (n_constant, totals, squares) = cast(Tensor, self.groups), self.constants  # type: ignore[misc]
+        groups, (n_constant, totals, squares) = self.groups, self.constants
         flat = x.flatten(2) if x.dim() > 2 else x[..., None]
         n_positions = flat.shape[2]
         n = n_positions * (groups.sum(0) + n_constant)
@@ -269,9 +271,9 @@ def _folded_groups(layer: nn.Module, kept: Tensor, gone: Tensor) -> FoldedGroupN
     constants = torch.tensor(known, dtype=torch.float64).index_add_(1, place[~kept], added)
     left = torch.zeros_like(sizes).index_add_(0, place[kept], torch.ones_like(place[kept]))
     used = left > 0
-    n_constant, totals, squares = constants[:, used].tolist()
+    n_constant, totals, squares = map(tuple, constants[:, used].tolist())
     new = FoldedGroupNorm(
-        left[used].tolist(), list(map(int, n_constant)), totals, squares, layer.eps
+        tuple(left[used].tolist()), tuple(map(int, n_constant)), totals, squares, layer.eps
     )
     scale, shift = _numbers(layer, len(kept))
     _fill(new, layer, scale[kept], shift[kept])
