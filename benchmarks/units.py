@@ -2,6 +2,8 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.units [--peers] [--only TEXT] [--out FILE]
 
+With `--only` the other rows of FILE stay as they are.
+
 The networks are those of timm and transformers, with random weights (no download). Ours goes by
 `prune(posterior, keep_units(0.5))` and `compact`. With `--peers`, torch-pruning removes half of
 the channels of a copy, by magnitude, in every layer but the last. A result is exact if it computes
@@ -13,6 +15,7 @@ transformers and torch-pruning are the extra `zoo`; what is missing is said and 
 import argparse
 import copy
 import importlib
+import json
 import platform
 import statistics
 import warnings
@@ -174,6 +177,8 @@ def main() -> None:
     if asked.peers and not peers:
         print("torch-pruning is missing: pip install torch-pruning")
     rows: dict[str, dict[str, Any]] = {}
+    if asked.only and asked.out is not None and asked.out.exists():  # the others stay
+        rows = json.loads(asked.out.read_text(encoding="utf-8"))["rows"]
     for name, case in NETWORKS.items():
         if asked.only not in name:
             continue
