@@ -48,6 +48,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.assess.moments import MomentNetwork
+from bayesieve.assess.predict import weight_vectors
 from bayesieve.core import native
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
@@ -63,9 +64,9 @@ from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import conv2_fc2, mlp
 from bayesieve.training.stepper import fast_kernels, make_stepper
 
-BATCH, N_TRAIN, N_DRAWS, DRAWS_AT_ONCE = 128, 4096, 100, 4
+BATCH, N_TRAIN, N_DRAWS = 128, 4096, 100
 STEPS_PER_ROUND, WARM_UP = 10, 5
-MOMENTS = "a prediction by moments, 100 times"
+FORWARD = "one plain forward"
 ADAMW, SGD = "plain PyTorch, AdamW", "plain PyTorch, SGD with momentum"
 PRIOR_STD = 0.1  # of the peers
 
@@ -250,7 +251,8 @@ def step_rows(net: str, rounds: int, peers: bool) -> list[Row]:
         against |= dict.fromkeys(other, ADAMW)
         cases |= other
     cases = {name: warmed(case) for name, case in cases.items()}
-    times = interleaved(cases, rounds, STEPS_PER_ROUND, time.process_time)
+    steps = 3 if net == CNN else STEPS_PER_ROUND  # of 140 ms
+    times = interleaved(cases, rounds, steps, time.process_time)
     return [
         Row(f"step: {name}", net, *compared(times, name, against[name]), targets.get(name),
             against=against[name])
@@ -270,7 +272,7 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
     network, buffers = posterior.network, posterior.buffers
     stored, moments = posterior.draw(N_DRAWS, generator), MomentNetwork(posterior)
     rows = []
-    for n in (BATCH, 1000):
+    for n in (BATCH, 1000) if net == MLP else (BATCH,):  # convolutions hide draws anyway
         x = random_images(n)[0]
 
         def plain(x: Tensor = x) -> Tensor:
@@ -278,24 +280,16 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
                 return torch.stack([model(x) for _ in range(N_DRAWS)])
 
         def drawn(x: Tensor = x) -> Tensor:
-            # A few draws at a time: they stay in the cache, and memory does not grow with draws.
-            parts = [
-                network.outputs(posterior.draw(DRAWS_AT_ONCE, generator), x, buffers)
-                for _ in range(N_DRAWS // DRAWS_AT_ONCE)
-            ]
-            return torch.cat(parts)
+            vectors = weight_vectors(posterior, N_DRAWS, seed=0)  # those of `predict`
+            return torch.cat([network.outputs(w, x, buffers) for w, _ in vectors])
 
         def evaluated(x: Tensor = x) -> Tensor:
             return network.outputs(stored, x, buffers)
-
-        def propagated(x: Tensor = x) -> object:
-            return [moments.predict(x) for _ in range(N_DRAWS)]
 
         cases: dict[str, Case] = {
             f"{N_DRAWS} plain forwards": plain,
             f"{N_DRAWS} draws, made and evaluated": drawn,
             f"{N_DRAWS} stored draws, evaluated": evaluated,
-            MOMENTS: propagated,
         }
         for case in cases.values():
             case()
@@ -303,10 +297,22 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
         times = interleaved(cases, max(3, rounds // 3), 1, time.process_time)
         for name in cases:
             target = None if name == first else PREDICTIVE_TARGET
-            target = 3.0 if name == MOMENTS else target
             ratio = compared(times, name, first)
             rows.append(Row(f"predict {n:,}: {name}", net, *ratio, target, against=first))
+        cases = {
+            FORWARD: partial(without_gradient, model, x),
+            "moments": partial(moments.predict, x),
+        }
+        times = interleaved({k: warmed(case) for k, case in cases.items()}, max(3, rounds // 3),
+                            STEPS_PER_ROUND, time.process_time)  # fmt: skip
+        ratio = compared(times, "moments", FORWARD)
+        rows.append(Row(f"predict {n:,}: moments, no draw", net, *ratio, 3.0, against=FORWARD))
     return rows
+
+
+def without_gradient(model: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(x)
 
 
 # ------------------------------------------------------------------------ memory between steps

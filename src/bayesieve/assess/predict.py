@@ -33,6 +33,7 @@ from bayesieve.data.streams import Stream, stream_of
 TOLERANCE = 0.02
 FEWEST_DRAWS, MOST_DRAWS = 32, 256
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
+_DRAWS_IN_CACHE = 1 << 18  # weights
 _INPUTS_AT_ONCE = 4096  # of a stream
 _OUTPUTS_AT_ONCE = 32_000_000  # draws are not doubled beyond so many outputs
 _LEAST_NLL = 0.01  # below it, errors are relative to it
@@ -233,20 +234,23 @@ def weight_vectors(
         for part in posterior.choose(n_samples, generator).split(block):
             yield part.draws, part.draw_buffers
         return
+    if posterior.mean.device.type == "cpu":  # which evaluates them one by one anyway
+        block = max(1, _DRAWS_IN_CACHE // posterior.layout.size)
     draws, done = _one_by_one(posterior, generator), 0  # the same draws whatever the block
     while done < n_samples:
         n = min(block, n_samples - done, FEWEST_DRAWS - done % FEWEST_DRAWS)
-        yield torch.cat([next(draws) for _ in range(n)]), {}
+        yield next(draws) if n == 1 else torch.cat([next(draws) for _ in range(n)]), {}
         done += n
 
 
 def _one_by_one(posterior: Posterior, generator: Generator) -> Iterator[Tensor]:
     """Draws without end, (1, d) each; of a factorised posterior each is followed by its mirror."""
+    twice = 2 * posterior.mean
     while True:
         w = posterior.draw(1, generator)
         yield w
         if isinstance(posterior, Factorised):
-            yield 2 * posterior.mean - w
+            yield twice - w
 
 
 def how_drawn(posterior: Posterior, n_samples: int) -> Drawn:

@@ -305,9 +305,9 @@ class Problem:
             value.copy_(mean)
         return sums[: len(tensors)]
 
-    def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The elementwise function, compiled when the run compiles."""
-        return self.execution.kernel(function)
+    def kernel(self, function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
+        """The elementwise function, compiled when the run compiles (`Execution.kernel`)."""
+        return self.execution.kernel(function, small=small)
 
     def starting_points(self, n_models: int, generator: Generator, scheme: str) -> Tensor:
         """Initial weight vectors, shape (k, d).

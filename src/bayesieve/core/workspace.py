@@ -96,9 +96,13 @@ class Execution:
     sharing: Sharing | None = None
     _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
 
-    def kernel(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The elementwise function, compiled when `compiled` is set."""
-        if not self.compiled:
+    def kernel(self, function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
+        """The elementwise function, compiled when `compiled` is set.
+
+        One of few numbers (`small`) is not, where the step is in C: compiling it would take the
+        seconds that C saves, and a call costs no less.
+        """
+        if not self.compiled or (small and self.native):
             return function
         if function not in self._kernels:
             self._kernels[function] = torch.compile(function, dynamic=False)

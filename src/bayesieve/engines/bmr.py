@@ -224,7 +224,7 @@ class BMR:
         Masks are those of the last renewal.
         """
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        ratio, width = problem.kernel(factors)(
+        ratio, width = problem.kernel(factors, small=True)(
             state.scale_mean, state.scale_log_std, state.prior.base, noise
         )
         # w = r (m + s ε), 0 where pruned
@@ -234,9 +234,11 @@ class BMR:
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
         if self.coordinates == "weights":
-            problem.kernel(_move_scales_)(state, noise, pulls, rates, follow=False)
+            problem.kernel(_move_scales_, small=True)(state, noise, pulls, rates, follow=False)
         else:
-            follow = problem.kernel(_move_scales_)(state, noise, pulls, rates, follow=True)
+            follow = problem.kernel(_move_scales_, small=True)(
+                state, noise, pulls, rates, follow=True
+            )
             factor = state.groups.to_entries(follow)
             state.mean[:, : factor.shape[1]].mul_(factor)
             state.log_std.add_(factor.log())

@@ -100,7 +100,9 @@ def weights_step_(
     """
     controls, n_data = state.controls, problem.n_data
     kl = state.kl * controls.kl_scale
-    pace, kl = problem.kernel(_advance_)(state.step, state.lr * controls.lr_scale, kl, n_data)
+    pace, kl = problem.kernel(_advance_, small=True)(
+        state.step, state.lr * controls.lr_scale, kl, n_data
+    )
     rates = Rates(pace, kl, n_data)
     if problem.execution.native and drawn.spread_grads is None:
         return _move_natively_(state, drawn, ratio, width, rates, controls.factors), rates
