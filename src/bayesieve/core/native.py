@@ -87,8 +87,20 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_adam.argtypes = (pointer, count, count, count, real)
     library.bayesieve_scale.argtypes = (count, count, count, count, *[pointer] * 4)
     library.bayesieve_adabelief.argtypes = (pointer, count, count, count, count, count, real)
+    library.bayesieve_spread.argtypes = (count, count, count, *[pointer] * 4)
+    library.bayesieve_perturb.argtypes = (count, *[pointer] * 5)
     library.bayesieve_relu_moments.argtypes = (count, *[pointer] * 4)
-    for name in ("draw", "turn", "draws", "adam", "scale", "adabelief", "relu_moments"):
+    for name in (
+        "draw",
+        "turn",
+        "draws",
+        "adam",
+        "scale",
+        "spread",
+        "perturb",
+        "adabelief",
+        "relu_moments",
+    ):
         getattr(library, f"bayesieve_{name}").restype = None
     return library
 

@@ -176,8 +176,10 @@ def draw_weights(
             their gradients must then be all that the engine needs.
     """
     drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
-    if local:
-        problem.kernel(_spread_)(state, drawn, ratio, masks[0])
+    if local and problem.execution.native:
+        _spread_natively_(state, drawn, ratio, masks[0])
+    elif local:
+        problem.kernel(spread_)(state, drawn, ratio, masks[0])
     else:
         if paired:
             drawn.turn = partial(_turn, problem, state, drawn, ratio, masks[0])
@@ -263,7 +265,24 @@ def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:
     return centre if keep is None else centre * keep[:, :n]
 
 
-def _spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
+def _spread_natively_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
+    """`spread_` in C."""
+    library, (k, d), n = native.steps(), state.mean.shape, state.log_std.shape[1]
+    assert library is not None
+    assert drawn.stds is not None
+    tensors = (state.mean, state.log_std, drawn.weights, drawn.stds)
+    library.bayesieve_spread(k, n, d, *map(native.address, tensors))
+    if ratio is None and keep is None:
+        return
+    runs = None if ratio is None else state.groups.runs
+    sizes = (0, 0) if ratio is None else (len(state.groups.runs), ratio.shape[1])
+    factors = None if ratio is None else ratio.contiguous()
+    for buffer in (drawn.weights, drawn.stds):
+        tensors = (runs, factors, keep, buffer)
+        library.bayesieve_scale(k, d, *sizes, *map(native.address, tensors))
+
+
+def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
     """Write r m and r s into the buffers of layers with noise on activations; 0 where not kept."""
     assert drawn.stds is not None
     n = state.log_std.shape[1]
@@ -280,7 +299,16 @@ class _Perturb(torch.autograd.Function):
     """mean + sqrt(var) · ε with an explicit generator; the gradient at var = 0 is taken as 0."""
 
     @staticmethod
-    def forward(mean: Tensor, var: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    def forward(
+        mean: Tensor, var: Tensor, generator: Generator, in_c: bool
+    ) -> tuple[Tensor, Tensor]:
+        if in_c:
+            output, slope = torch.empty_like(mean), torch.empty_like(mean)
+            library = native.steps()
+            assert library is not None
+            tensors = (mean, var, fresh_keys(generator), output, slope)
+            library.bayesieve_perturb(mean.numel(), *map(native.address, tensors))
+            return output, slope
         noise = torch.empty_like(mean).normal_(generator=generator)
         std = var.clamp_min(0).sqrt_()
         output = torch.addcmul(mean, std, noise)
@@ -294,31 +322,42 @@ class _Perturb(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
         (slope,) = ctx.saved_tensors
-        return grad, grad * slope, None
+        return grad, grad * slope, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[int | None, ...], mean: Tensor, var: Tensor, generator: Generator
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        mean: Tensor,
+        var: Tensor,
+        generator: Generator,
+        in_c: bool,
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         k = info.batch_size
         mean = mean.expand(k, *mean.shape) if in_dims[0] is None else mean.movedim(in_dims[0], 0)
         var = var.expand(k, *var.shape) if in_dims[1] is None else var.movedim(in_dims[1], 0)
-        return _Perturb.apply(mean, var, generator), (0, 0)
+        return _Perturb.apply(mean, var, generator, in_c), (0, 0)
 
 
-def perturbed(mean: Tensor, var: Tensor, generator: Generator) -> Tensor:
-    """A draw from N(mean, var), both of one shape, with the gradients of mean + sqrt(var) · ε."""
-    output: Tensor = _Perturb.apply(mean, var, generator)[0]
+def perturbed(mean: Tensor, var: Tensor, generator: Generator, *, in_c: bool = False) -> Tensor:
+    """A draw from N(mean, var), both of one shape, with the gradients of mean + sqrt(var) · ε.
+
+    In C, for float32 on a CPU, ε is that of `counter_normals`.
+    """
+    output: Tensor = _Perturb.apply(mean, var, generator, in_c)[0]
     return output
 
 
 class LocalLayer(nn.Module):
     """A Linear or Conv layer with a mean and a standard deviation per weight."""
 
-    def __init__(self, layer: nn.Module, source: Callable[[], Generator]) -> None:
+    def __init__(
+        self, layer: nn.Module, source: Callable[[], Generator], *, in_c: bool = False
+    ) -> None:
         super().__init__()
+        self.in_c = in_c
         self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
         self.weight_std = _meta_like(self.weight)
@@ -337,7 +376,8 @@ class LocalLayer(nn.Module):
         bias_var = None if self.bias_std is None else self.bias_std.square()
         # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.
         var = self._linear(x * x, self.weight_std.square(), bias_var)
-        return perturbed(mean, var, self.source())
+        plain = self.in_c and mean.is_contiguous() and var.is_contiguous()
+        return perturbed(mean, var, self.source(), in_c=plain)
 
     def __getattr__(self, name: str) -> Any:
         """Take other settings from the original: a forward may read its stride or padding."""
@@ -369,7 +409,9 @@ def _meta_like(parameter: nn.Parameter) -> nn.Parameter:
     return nn.Parameter(parameter.detach().to("meta"))  # empty_like would load SymPy for it
 
 
-def localise(network: Network, source: Callable[[], Generator]) -> tuple[nn.Module, dict[str, str]]:
+def localise(
+    network: Network, source: Callable[[], Generator], *, in_c: bool = False
+) -> tuple[nn.Module, dict[str, str]]:
     """Swap Linear and Conv layers of a copy of the skeleton for local ones.
 
     Only plain layers whose parameters are Bayesian, trainable and not shared are swapped; other
@@ -391,6 +433,6 @@ def localise(network: Network, source: Callable[[], Generator]) -> tuple[nn.Modu
         tensors = [(f"{path}.{leaf}", p) for leaf, p in layer.named_parameters(recurse=False)]
         if all(roles.get(name, Role.POINT) < Role.POINT and owners[p] == 1 for name, p in tensors):
             parent, _, leaf = path.rpartition(".")
-            setattr(skeleton.get_submodule(parent), leaf, LocalLayer(layer, source))
+            setattr(skeleton.get_submodule(parent), leaf, LocalLayer(layer, source, in_c=in_c))
             names |= {f"{name}_std": name for name, _ in tensors}
     return skeleton, names

@@ -127,6 +127,41 @@ void bayesieve_scale(int64_t k, int64_t d, int64_t n_runs, int64_t groups, const
   }
 }
 
+/* mean and std of the first n of d weights, apart; std 0 of the others */
+void bayesieve_spread(int64_t k, int64_t n, int64_t d, const float *restrict mean,
+                      const float *restrict log_std, float *restrict w, float *restrict std) {
+  memcpy(w, mean, k * d * sizeof(float));
+  for (int64_t row = 0; row < k; row++, log_std += n, std += d) {
+    for (int64_t i = 0; i < n; i++) std[i] = exp_(log_std[i]);
+    for (int64_t i = n; i < d; i++) std[i] = 0;
+  }
+}
+
+static void perturb(int64_t n, const float *restrict mean, const float *restrict variance,
+                    const float *restrict noise, float *restrict out, float *restrict slope) {
+  for (int64_t i = 0; i < n; i++) {
+    const float std = __builtin_sqrtf(variance[i] < 0 ? 0 : variance[i]);
+    out[i] = mean[i] + std * noise[i];
+    slope[i] = std > 0 ? noise[i] / (2 * std) : 0;
+  }
+}
+
+/* out = mean + sqrt(variance) e, and slope = e / (2 sqrt(variance)), 0 where there is no variance */
+void bayesieve_perturb(int64_t n, const float *mean, const float *variance, const uint32_t *keys,
+                       float *out, float *slope) {
+  const int64_t half = (n + 1) / 2;
+  const uint32_t key[3] = {keys[0], keys[1], keys[2]};
+  float first[256], second[256];
+  for (int64_t start = 0; start < half; start += 256) {
+    const int64_t size = start + 256 < half ? 256 : half - start;
+    const int64_t rest = start + half + size <= n ? size : size - 1; /* n may be odd */
+    for (int64_t i = 0; i < size; i++) normals((uint32_t)(start + i), key, first + i, second + i);
+    perturb(size, mean + start, variance + start, first, out + start, slope + start);
+    perturb(rest, mean + half + start, variance + half + start, second, out + half + start,
+            slope + half + start);
+  }
+}
+
 /* k draws of one posterior: mean + std ε of the first n of d weights, mean of the others */
 void bayesieve_draws(int64_t k, int64_t n, int64_t d, const float *restrict mean,
                      const float *restrict std, const uint32_t *keys, float *restrict w) {

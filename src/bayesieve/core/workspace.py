@@ -264,7 +264,8 @@ class Workspace:
         leaves, grad_views = self._views(self.weights), self._views(self.grads)
         skeleton = network.skeleton
         if self.stds is not None and self.std_grads is not None:
-            skeleton, owner_of = localise(network, lambda: self._noise_source)
+            in_c = execution.native and n_models == 1 and self.precision == "float32"
+            skeleton, owner_of = localise(network, lambda: self._noise_source, in_c=in_c)
             stds, std_grads = self._views(self.stds), self._views(self.std_grads)
             leaves |= {name: stds[owner] for name, owner in owner_of.items()}
             grad_views |= {name: std_grads[owner] for name, owner in owner_of.items()}

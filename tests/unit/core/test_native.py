@@ -16,6 +16,8 @@ from bayesieve.core.noise import (
     draw_weights_,
     fresh_keys,
     gaussian_draws,
+    perturbed,
+    spread_,
 )
 from bayesieve.core.priors import Normal, SpikeSlab, constant_precision, mixture_precision
 from bayesieve.core.problem import Problem
@@ -162,6 +164,35 @@ def test_a_draw_of_scaled_weights_in_c_is_the_draw_in_python(name, masks):
     everything = slice(0, state.mean.shape[1])
     draw_weights_(state, wanted, noise, ratio, state.controls.factors[0], everything)
     assert float((drawn - wanted.weights).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("name", [*ENGINES, *SCALED])
+def test_means_and_stds_of_local_noise_in_c_are_those_in_python(name, masks):
+    engine = ENGINES[name][0] if name in ENGINES else SCALED[name]
+    problem = problem_of()
+    state = state_of(engine, problem, masks=masks, native_steps=True)
+    ratio = scales_of(state, 0.5) if name in SCALED else None
+    drawn = draw_weights(problem, state, local=True, ratio=ratio)
+    made = drawn.weights.clone(), drawn.stds.clone()
+    drawn.weights.fill_(torch.nan), drawn.stds.zero_()
+    spread_(state, drawn, ratio, state.controls.factors[0])
+    torch.testing.assert_close(made, (drawn.weights, drawn.stds), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 512, 1035])
+def test_noise_on_activations_in_c_is_that_of_the_keys(n):
+    source = Generator().manual_seed(n)
+    mean, var = torch.randn(n, generator=source), torch.rand(n, generator=source)
+    var[0] = 0.0
+    mean.requires_grad_(), var.requires_grad_()
+    noise = counter_normals((1, n), fresh_keys(deepcopy(source)), torch.float32)[0]
+    made = perturbed(mean, var, source, in_c=True)
+    grads = torch.autograd.grad(made.square().sum(), (mean, var))
+    torch.testing.assert_close(made, mean + var.sqrt() * noise, rtol=1e-5, atol=1e-5)
+    slope = torch.where(var > 0, noise / (2 * var.sqrt()), 0.0)
+    wanted = (2 * made, 2 * made * slope)
+    torch.testing.assert_close(grads, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["weights", "local", "paired"])
