@@ -278,8 +278,8 @@ def _spread_natively_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Ten
     sizes = (0, 0) if ratio is None else (len(state.groups.runs), ratio.shape[1])
     factors = None if ratio is None else ratio.contiguous()
     for buffer in (drawn.weights, drawn.stds):
-        tensors = (runs, factors, keep, buffer)
-        library.bayesieve_scale(k, d, *sizes, *map(native.address, tensors))
+        addresses = map(native.address, (runs, factors, keep, buffer))
+        library.bayesieve_scale(k, d, *sizes, *addresses)
 
 
 def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
@@ -350,6 +350,37 @@ def perturbed(mean: Tensor, var: Tensor, generator: Generator, *, in_c: bool = F
     return output
 
 
+class _Spread(torch.autograd.Function):
+    """x² (s²)ᵀ + b², its products in another dtype; no graph of tensors as large as the weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, std: Tensor, bias_std: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        square, variance = (x * x).to(dtype), (std * std).to(dtype)
+        ctx.save_for_backward(x, std, bias_std, square, variance)
+        var = F.linear(square, variance).to(x.dtype)
+        return var if bias_std is None else var.addcmul_(bias_std, bias_std)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
+        x, std, bias_std, square, variance = ctx.saved_tensors
+        rows = grad.to(variance.dtype).flatten(0, -2)
+        for_x = for_bias = None
+        if ctx.needs_input_grad[0]:
+            for_x = (rows @ variance).to(x.dtype).view_as(x).mul_(x).mul_(2)
+        for_std = torch.mul(rows.t() @ square.flatten(0, -2), std).mul_(2)
+        if bias_std is not None:
+            for_bias = grad.flatten(0, -2).sum(0).mul_(bias_std).mul_(2)
+        return for_x, for_std, for_bias, None
+
+
+def spread_of(x: Tensor, std: Tensor, bias_std: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Variance of a Linear layer's outputs at x, (..., in) -> (..., out); products in `dtype`."""
+    var: Tensor = _Spread.apply(x, std, bias_std, dtype)
+    return var
+
+
 class LocalLayer(nn.Module):
     """A Linear or Conv layer with a mean and a standard deviation per weight."""
 
@@ -373,6 +404,10 @@ class LocalLayer(nn.Module):
                 "checkpointing: the way back would see other noise. Use local=False."
             )
         mean = self._linear(x, self.weight, self.bias)
+        if self.in_c and self.is_linear:
+            dtype = native.product_dtype()
+            var = spread_of(x, self.weight_std, self.bias_std, dtype)
+            return perturbed(mean, var, self.source(), in_c=mean.is_contiguous())
         bias_var = None if self.bias_std is None else self.bias_std.square()
         # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.
         var = self._linear(x * x, self.weight_std.square(), bias_var)

@@ -18,6 +18,7 @@ from bayesieve.core.noise import (
     gaussian_draws,
     perturbed,
     spread_,
+    spread_of,
 )
 from bayesieve.core.priors import Normal, SpikeSlab, constant_precision, mixture_precision
 from bayesieve.core.problem import Problem
@@ -193,6 +194,23 @@ def test_noise_on_activations_in_c_is_that_of_the_keys(n):
     slope = torch.where(var > 0, noise / (2 * var.sqrt()), 0.0)
     wanted = (2 * made, 2 * made * slope)
     torch.testing.assert_close(grads, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize("shape", [(6, 5), (2, 3, 5)])
+def test_variances_of_activations_and_their_gradients(shape, dtype, off):
+    source = Generator().manual_seed(1)
+    x, std, bias = (torch.rand(s, generator=source) + 0.1 for s in (shape, (4, 5), (4,)))
+    found, wanted = [], []
+    for results, function in (
+        (found, lambda *args: spread_of(*args, dtype)),
+        (wanted, lambda x, s, b: torch.nn.functional.linear(x * x, s * s, b * b)),
+    ):
+        leaves = [tensor.clone().requires_grad_() for tensor in (x, std, bias)]
+        values = function(*leaves)
+        results += [values.detach(), *torch.autograd.grad(values.square().sum(), leaves)]
+    for one, other in zip(found, wanted, strict=True):
+        assert float((one - other).norm() / other.norm()) < off
 
 
 @pytest.mark.parametrize("kind", ["weights", "local", "paired"])
