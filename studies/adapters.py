@@ -8,10 +8,10 @@ Two tasks, each with few examples of what is new:
 
 - text: a character model (`nets.gpt`: 3 blocks, 96 features, 64 characters of context) learns the
   first half of tinyshakespeare, then 256 windows of 64 characters of the second half: N = 16,384
-  characters. 128 windows are held out, 512 are the test text. Adapters of rank 8 stand beside all
-  linear maps of the blocks.
+  characters. 512 windows are the test text, 512 others are held out. Adapters of rank 8 stand
+  beside all linear maps of the blocks.
 - images: the published ResNet-56 of CIFAR-10 (`studies.pretrained_resnet`) learns the ten classes
-  of Fashion-MNIST, in three equal channels and padded to 32 x 32, from N = 500 images. 250
+  of Fashion-MNIST, in three equal channels and padded to 32 x 32, from N = 500 images. 1,000
   others are held out, 1,000 of the test images are scored. Adapters of rank 4 stand beside the
   convolutions of the last two blocks, and the last layer is new. What comes before them is
   frozen, so that its outputs are computed once.
