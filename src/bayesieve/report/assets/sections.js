@@ -77,7 +77,7 @@ function heroSection(run) {
     el("p", { class: "kicker" }, `${run.name} · `, words(`${run.setup} · ${count(run.data.n_train)} training and ${count(run.data.n_test)} test examples`)),
     el("h1", { id: "summary-title" }, bound(run.title)), el("p", { class: "lead" }, bound(first)), verdictStrip(run),
     el("div", { class: "cards" }, cards.filter(Boolean)),
-    el("p", { class: "caption under" }, `Error${run.task === "regression" ? " and intervals" : " and calibration"}: predictions of the ${predictor}. ${timeWords(run)}Intervals are of 95 %.`),
+    el("p", { class: "caption under" }, `Error${run.task === "regression" ? " and intervals" : " and calibration"}: predictions of the ${predictor}. ${timeWords(run)}Intervals are of 95 %. This summary is of the network as it is and does not follow the slider.`),
     rest.length ? el("ul", { class: "plain claims" }, rest.map((text) => el("li", {}, words(bound(text))))) : null);
 }
 
@@ -234,7 +234,7 @@ function provenanceSection(run) {
     const rows = Object.entries(values).filter(([, v]) => v !== null && !(Array.isArray(v) && !v.length));
     if (!rows.length) return null;
     return el("div", {}, el("h3", {}, name), el("dl", {}, rows.flatMap(([key, v]) => [
-      explained(key.replace(/_/g, " "), item.meanings[`${name}.${key}`]), el("dd", {}, typeof v === "number" && !Number.isInteger(v) ? number(v, 6) : Array.isArray(v) ? v.join(", ") : String(v)),
+      explained(key.replace(/_/g, " "), item.meanings[`${name}.${key}`]), el("dd", {}, words(typeof v === "number" && !Number.isInteger(v) ? number(v, 6) : Array.isArray(v) ? v.join(", ") : String(v))),
     ])));
   });
   const versions = [...Object.entries(item.versions), ["times of this page were taken on", item.timed_on]];
