@@ -118,6 +118,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("semi_structured: there is no CUDA device here, and nothing to measure.")
+        return
     torch.manual_seed(0)
     net = block(4096, 16384)
     record = {

@@ -40,6 +40,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,7 @@ STEPS_PER_ROUND, WARM_UP = 10, 5
 FORWARD = "one plain forward"
 ADAMW, SGD = "plain PyTorch, AdamW", "plain PyTorch, SGD with momentum"
 PRIOR_STD = 0.1  # of the peers
+PEERS = ("ivon-opt", "torchbnn", "bayesian-torch", "posteriors")
 
 Case = Callable[[], object]
 Clock = Callable[[], float]
@@ -358,12 +360,7 @@ def _large_storages(least: float) -> set[int]:
 
 def peer_steps(net: str, following: Callable[[], Batch]) -> dict[str, Case]:
     """One mean-field step of each library that can be imported; says which cannot."""
-    builders: dict[str, Callable[[nn.Module, Callable[[], Batch]], Case]] = {
-        "ivon-opt": _ivon,
-        "torchbnn": _torchbnn,
-        "bayesian-torch": _bayesian_torch,
-        "posteriors": _posteriors,
-    }
+    builders = dict(zip(PEERS, (_ivon, _torchbnn, _bayesian_torch, _posteriors), strict=True))
     cases: dict[str, Case] = {}
     for name, builder in builders.items():
         try:
@@ -519,6 +516,10 @@ def _graphed_plain_step(net: str, kind: str, x: Tensor, y: Tensor, index: Tensor
 # --------------------------------------------------------------------------------------- report
 
 
+def find_distribution(name: str) -> bool:
+    return any(metadata.distributions(name=name))
+
+
 def machine(device: str) -> dict[str, str]:
     described = Path("/proc/cpuinfo")
     lines = described.read_text().splitlines() if described.exists() else []
@@ -575,6 +576,8 @@ def main() -> None:
                 rows += predictive_rows(net, options.rounds)
                 rows += kept_rows(net)
     about = machine(options.device)
+    if options.peers:
+        about |= {name: metadata.version(name) for name in PEERS if find_distribution(name)}
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     print(table(rows))
     if options.out is not None:
