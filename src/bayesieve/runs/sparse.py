@@ -73,8 +73,8 @@ def prune(asked: Prune) -> dict[str, Any]:
     if asked.finetune and is_factory(run.config.net.name) and not asked.trust:
         check_trainable(source)
     score = asked.score or usual_score(run.model)
-    note(f"ranking {run.model.layout.n_sparse:,} weights, and what every sparsity costs")
     sparse = prune_model(run.model, _rule(asked, score, run.data.test.x[:1]))
+    note("testing what every sparsity costs")
     curve = curve_of(run.model, run.data.test, score)
     history: list[dict[str, Any]] = []
     if asked.reestimate_batchnorm:
@@ -318,7 +318,8 @@ def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
     if asked.zeros is not None:
         return []
     scoring, threshold = _evidence(asked)
-    tensors = evidence_report(posterior, scoring, threshold=threshold)
+    with warnings.catch_warnings(action="ignore"):  # what it costs is printed
+        tensors = evidence_report(posterior, scoring, threshold=threshold)
     rows = [
         (name, f"{kept:,}", f"{total:,}", f"{log_odds:.2f}", f"{gained:.1f}")
         for name, kept, total, log_odds, gained in tensors
