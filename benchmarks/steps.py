@@ -6,9 +6,9 @@ steps on a shared machine, 2026-11-15; compiled, as multiples of the plain step:
     MLP 784-400-400-10   4.8 ms   FlatVI 1.25   SBNN 1.35   (IVON 2.15, torchbnn 2.7)
     LeNet-5             14.0 ms   FlatVI 1.01   SBNN 0.99   (IVON 1.07, torchbnn 1.1)
 
-With steps in C (2026-11-16, beside other work, results/steps-cpu-native.json) FlatVI takes 1.19, SBNN
-1.22, with noise in pairs 1.63 (1.54 in another run), on activations 1.96, and BMR 1.41 times our
-MAP. 100 draws on 128 inputs take 1.48 times 100 forwards, a prediction by moments 3.5 forwards
+With steps in C (2026-11-16, beside other work, results/steps-cpu-native.json) FlatVI takes 1.19,
+SBNN 1.22, with noise in pairs 1.63 (1.54 in another run), on activations 1.96, and BMR 1.41 times
+our MAP. 100 draws on 128 inputs take 1.48 times 100 forwards, a prediction by moments 3.5 forwards
 (1,000 inputs: 2.6). Ratios of single runs vary by about 0.05.
 
 The rest is of 2026-11-15: 100 draws predict 1,000 inputs in 1.23 (MLP) and 1.02 (LeNet-5) times 100
