@@ -294,7 +294,7 @@ ALLOWED = {
     "files.py": {"CDLL": "the C library of this process, for renameat2"},
     "nets/importing.py": {"import_module": "the factory; `runs.consent` asks before"},
     "runs/__init__.py": {"import_module": "names of our own modules, in a table"},
-    "runs/options.py": {"import_module": "our own modules, by a constant of each command"},
+    "runs/arguments.py": {"import_module": "our own modules, by a constant of each command"},
 }
 
 
