@@ -28,6 +28,8 @@ from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.files import write_atomically
 from bayesieve.nets import mlp
+from bayesieve.sieve.prune import prune
+from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.text import markdown_table
 from bayesieve.training.fit import fit
@@ -51,6 +53,7 @@ class Trial:
     n_train: int
     zeros: float = 0.0
     seeds: int = 3
+    cut: float = 0.0  # zeros of one cut afterwards
 
 
 def lenet_300_100() -> nn.Module:
@@ -58,8 +61,14 @@ def lenet_300_100() -> nn.Module:
     return mlp((1, 28, 28), 10, (300, 100))
 
 
+def small_net() -> nn.Module:
+    """For small images."""
+    return mlp((1, 8, 8), 10, (100,))
+
+
 TRIALS = {
-    "mnist-mlp": Trial("mnist", lenet_300_100, SBNN, 15, 10_000),
+    "mnist-mlp": Trial("mnist", lenet_300_100, SBNN, 15, 10_000, cut=0.9),
+    "digits": Trial("digits", small_net, SBNN, 30, 1_000, seeds=6, cut=0.9),
     "mnist-mlp-98": Trial("mnist", lenet_300_100, SBNN, 15, 10_000, 0.98),
     "mnist-lenet5": Trial("mnist", lenet5_relu, SBNN, 8, 5_000, seeds=2),
     "mnist-bmr": Trial("mnist", lenet_300_100, BMR, 15, 10_000),
@@ -94,6 +103,9 @@ def runs(trial: Trial) -> Iterator[tuple[str, dict[str, float]]]:
             scores = evaluate(run.posterior, held_out, n_samples=32)
             found = {"nll": scores["nll"], "seconds": seconds}
             found["error"] = scores["error"] if "error" in scores else scores["rmse"]
+            if trial.cut:
+                cut = prune(run.posterior, keep_zeros(trial.cut))
+                found["cut_error"] = evaluate(cut, held_out, n_samples=32)["error"]
             yield kind, found
 
 
@@ -110,13 +122,14 @@ def main() -> None:
         for kind in KINDS:
             mine = [scores for its, scores in found if its == kind]
             row: dict[str, Any] = {"trial": name, "noise": kind, "seeds": len(mine)}
-            for score in ("error", "nll", "seconds"):
+            for score in mine[0]:
                 values = [scores[score] for scores in mine]
                 row[score] = round(statistics.mean(values), 5)
                 row[f"{score}_se"] = round(statistics.stdev(values) / len(values) ** 0.5, 5)
             rows.append(row)
             print(row, flush=True)
-    print(markdown_table(list(rows[0]), [[str(v) for v in row.values()] for row in rows]))
+    head = list(dict.fromkeys(name for row in rows for name in row))
+    print(markdown_table(head, [[str(row.get(name, "")) for name in head] for row in rows]))
     if asked.out is not None:
         write_atomically(asked.out, {"torch": torch.__version__, "rows": rows})
 

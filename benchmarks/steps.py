@@ -1,20 +1,16 @@
 """What Bayes costs: our training step and predictive as multiples of plain PyTorch.
 
 Batch 128, one thread of an AMD EPYC (Zen 4, AVX512), torch 2.13.0, Python 3.11, 11 rounds of 10
-steps on a shared machine, 2026-11-15; compiled, as multiples of the plain step:
+steps, 2026-11-17, results/steps-cpu.json; steps of variational engines in C, as multiples of the
+plain step:
 
-    MLP 784-400-400-10   4.8 ms   FlatVI 1.25   SBNN 1.35   (IVON 2.15, torchbnn 2.7)
-    LeNet-5             14.0 ms   FlatVI 1.01   SBNN 0.99   (IVON 1.07, torchbnn 1.1)
+    MLP 784-400-400-10   5.1 ms   FlatVI 1.27   SBNN 1.33, paired 1.53, local 2.13
+    LeNet-5             13.9 ms   FlatVI 1.05   SBNN 1.03, paired 1.17, local 1.88
 
-With steps in C (2026-11-16, beside other work, results/steps-cpu-native.json) FlatVI takes 1.19,
-SBNN 1.22, with noise in pairs 1.63 (1.54 in another run), on activations 1.96, and BMR 1.41 times
-our MAP. 100 draws on 128 inputs take 1.48 times 100 forwards, a prediction by moments 3.5 forwards
-(1,000 inputs: 2.6). Ratios of single runs vary by about 0.05.
-
-The rest is of 2026-11-15: 100 draws predict 1,000 inputs in 1.23 (MLP) and 1.02 (LeNet-5) times 100
-plain forwards; on 128 inputs drawing dominated the MLP: 2.5. Every row is in
-results/steps-cpu.json. In results/steps-cpu-engines.json BMR takes 1.53 (MLP) and 1.06 (LeNet-5)
-times our MAP step, the horseshoe 1.14 and 1.08 times BMR.
+Other libraries: IVON 2.16 and 1.12, torchbnn 2.76 and 1.24, bayesian-torch 3.42 and 1.32, posteriors
+4.22 and 1.62. BMR takes 1.49 and 1.04 times our MAP. 100 draws on 128 inputs take 1.48 and 1.15 times
+100 forwards. Ratios of single runs vary by about 0.05 to 0.1. In results/steps-cpu-engines.json, of
+2026-11-15 and without C, the horseshoe takes 1.14 and 1.08 times BMR.
 
 Baseline of the steps: the same network trained by plain PyTorch, eager, with AdamW at its default
 settings (zero_grad, forward, backward, step); for the samplers SGD with momentum. BMR is held

@@ -30,6 +30,7 @@ def executed(markdown: str, name: str) -> tuple[str, dict[str, bytes]]:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    pyplot.close("all")  # figures of others are not this page's
     pictures: dict[str, bytes] = {}
     namespace: dict[str, object] = {"__name__": "docs"}
 

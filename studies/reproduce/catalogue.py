@@ -436,6 +436,8 @@ def beyond_rows() -> Iterator[Row]:
         depth, part, *_, zeros = name.removesuffix("/kd").split("/")
         what = f"{zeros} % zeros" if part == "tuned" else f"{zeros} % of the inner maps gone"
         how = "ten passes, distilled" if name.endswith("/kd") else "ten passes"
+        if "structured" in name:
+            how = "40 passes"
         yield Row(f"own-{name.replace('/', '-')}", BEYOND, "networks trained by others",
                   f"{depth.replace('resnet', 'ResNet-')}, CIFAR-10, {what} after {how}",
                   "accuracy in %", None, "pretrained-resnet", name, "accuracy", "higher",

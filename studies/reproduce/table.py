@@ -190,7 +190,7 @@ def compared_with(row: Shown) -> str:
     if row["paper"] is not None:
         decimals = row.get("decimals")
         return f"{row['paper']:g}" if decimals is None else f"{row['paper']:.{decimals}f}"
-    return "" if row["target"] is None else f"target {row['target']:g}"
+    return "" if row["target"] is None else f"aim {row['target']:g}"
 
 
 def with_copy(what: str, data: str | None) -> str:

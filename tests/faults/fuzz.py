@@ -43,8 +43,7 @@ from bayesieve.data.image_sets import load_cifar, load_idx, read_idx
 from bayesieve.data.images import decode_image, load_images
 from bayesieve.data.tables import load_table
 from bayesieve.data.uci import load_uci
-from bayesieve.deliver import bundle as bundles
-from bayesieve.deliver.bundle import read_bundle, save_bundle
+from bayesieve.deliver.bundle import read_bundle, reading, save_bundle
 from bayesieve.deliver.onnx import read_onnx
 from bayesieve.errors import BayesieveError
 from bayesieve.runs.config import read_config
@@ -384,7 +383,7 @@ def _add_models(home, add):
         return read.keep, read.posterior, read.familiarity
 
     config = json.loads((bundle / "config.json").read_text())
-    config |= {bundles._HEADERS: {}, "sha256": {}, bundles._CHECKSUM: None}
+    config |= {reading.HEADERS: {}, "sha256": {}, reading.CHECKSUM: None}
     (bundle / "config.json").write_text(json.dumps(config))
     for name in ("config.json", "model.safetensors", "masks.safetensors", "posterior.safetensors"):
         is_tensors = name.endswith(".safetensors")

@@ -347,6 +347,7 @@ def test_factories_are_called_only_where_consent_was_asked_for():
     assert callers == {
         "runs/build.py",  # the functions themselves, and `make_plan`
         "runs/consent.py",  # trusted
+        "runs/tables.py",  # a multilayer perceptron for columns
         "runs/run.py",  # widths of an mlp, on the meta device
         "runs/sparse.py",  # `prune --finetune`: trusted, or one of our networks
         "runs/comparison/compare.py",  # --net of the command

@@ -462,10 +462,8 @@ def _of_chain(config: EngineConfig, size: RunSize) -> dict[str, Any]:
     return {"step_size": rates if isinstance(c.lr, tuple) else rates[0], "chain": chain}
 
 
-_VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": False, "paired": True}
+_VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True, "paired": False}
 _FASTER = {"lr": 1e-2}
-# Cut at once and trained on, networks of few examples lose by noise in pairs (studies.recipes).
-_FEW_VI = {**_FASTER, "local": True, "paired": False}
 # For tables. The two stds are close together, so that weights start on the spike's side of the
 # threshold and inclusion speaks of the data, not of the start.
 _CLOSE = {"slab_std": 1.0, "spike_std": math.exp(-2)}
@@ -522,7 +520,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         paper=_FLAT_FF,
         of_prior={"layer-scaled": {"lr": 5e-3, "init_std": 0.18}},  # in units of a layer's width
         regression={"prior": "normal", "prior_std": 1.0},
-        few={**_FEW_VI, "prior_std": 0.3},
+        few={**_FASTER, "prior_std": 0.3},
         table={**_VI_TABLE, "prior_std": 1.0},
     ),
     "sbnn": EngineEntry(
@@ -531,7 +529,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         {**_VI, "optimizer": "adam"},
         course="variational",
         regression={"prior": "spike-slab", **_CLOSE},
-        few=_FEW_VI,
+        few=_FASTER,
         table={**_VI_TABLE, **_CLOSE},
     ),
     "bmr": EngineEntry(

@@ -21,13 +21,7 @@ from bayesieve.core.problem import check_plain
 from bayesieve.sieve.compaction.attention import HeadAttention
 from bayesieve.sieve.compaction.flow import Flow, Rewriter
 from bayesieve.sieve.compaction.passes import analyse, read_features
-from bayesieve.sieve.compaction.prepare import (
-    keep_made_,
-    measured,
-    plain_copy,
-    prepare,
-    slice_,
-)
+from bayesieve.sieve.compaction.prepare import keep_made_, measured, plain_copy, prepare
 from bayesieve.sieve.verify import TOLERANCE, verify
 
 _Sizes = tuple[str, int, int, int]  # kind, units, inputs, parameters
@@ -205,7 +199,6 @@ def _shrunk(
                     layer.weight = first.weight
         keep_made_(small)
         if (_n_parameters(small), len(small.graph.nodes)) >= extent:
-            slice_(small)
             return before, flow, small
         graph = measured(small, example, follow_ties=follow_ties)
 

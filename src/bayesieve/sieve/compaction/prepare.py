@@ -164,28 +164,6 @@ def keep_made_(traced: fx.GraphModule) -> None:
     traced.recompile()
 
 
-def slice_(traced: fx.GraphModule) -> None:
-    """Write selections of entries that follow each other as slices, which copy nothing."""
-    for node in list(traced.graph.nodes):
-        if node.target is not torch.index_select or node.args[2].op != "get_attr":
-            continue
-        x, axis, where = node.args
-        index = traced.get_buffer(where.target)
-        first = int(index[0])
-        if not torch.equal(index, torch.arange(first, first + len(index))):
-            continue
-        with traced.graph.inserting_before(node):
-            part = (*[slice(None)] * axis, slice(first, first + len(index)))
-            new = traced.graph.call_function(operator.getitem, (x, part))
-        new.meta = node.meta
-        node.replace_all_uses_with(new)
-        traced.graph.erase_node(node)
-        if not where.users:
-            traced.graph.erase_node(where)
-            del traced._buffers[where.target]
-    traced.recompile()
-
-
 _MADE = {
     torch.zeros, torch.ones, torch.full, torch.arange, torch.ops.aten.zeros.default,
     torch.ops.aten.ones.default, torch.ops.aten.full.default, torch.ops.aten.arange.default,
