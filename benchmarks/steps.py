@@ -7,10 +7,10 @@ plain step:
     MLP 784-400-400-10   5.1 ms   FlatVI 1.27   SBNN 1.33, paired 1.53, local 2.13
     LeNet-5             13.9 ms   FlatVI 1.05   SBNN 1.03, paired 1.17, local 1.88
 
-Other libraries: IVON 2.16 and 1.12, torchbnn 2.76 and 1.24, bayesian-torch 3.42 and 1.32, posteriors
-4.22 and 1.62. BMR takes 1.49 and 1.04 times our MAP. 100 draws on 128 inputs take 1.48 and 1.15 times
-100 forwards. Ratios of single runs vary by about 0.05 to 0.1. In results/steps-cpu-engines.json, of
-2026-11-15 and without C, the horseshoe takes 1.14 and 1.08 times BMR.
+Other libraries: IVON 2.16 and 1.12, torchbnn 2.76 and 1.24, bayesian-torch 3.42 and 1.32,
+posteriors 4.22 and 1.62. BMR takes 1.49 and 1.04 times our MAP. 100 draws on 128 inputs take 1.48
+and 1.15 times 100 forwards. Ratios of single runs vary by about 0.05 to 0.1. Without C, in
+results/steps-cpu-engines.json (2026-11-15), the horseshoe takes 1.14 and 1.08 times BMR.
 
 Baseline of the steps: the same network trained by plain PyTorch, eager, with AdamW at its default
 settings (zero_grad, forward, backward, step); for the samplers SGD with momentum. BMR is held
