@@ -185,7 +185,7 @@ def compared_with(row: Shown) -> str:
 
     Example:
         >>> compared_with({"paper": None, "target": 0.9}), compared_with({"paper": 1.06})
-        ('target 0.9', '1.06')
+        ('aim 0.9', '1.06')
     """
     if row["paper"] is not None:
         decimals = row.get("decimals")
