@@ -3,6 +3,8 @@
     python -m studies.aeb_resnet --quick                      # minutes on one CPU core
     python -m studies.aeb_resnet --full --out results/aeb_resnet.json
     python -m studies.aeb_resnet --full --dense-epochs 60 --epochs 30 --held-out
+    python -m studies.aeb_resnet --full --seed 1 --keep draws --out seed1.json
+    python -m studies.aeb_resnet --full --pool draws --out results/aeb_resnet.json
 
 Protocol: images standardised per channel, shifted by up to 4 pixels and mirrored at random; batches
 of 500; step size lr / N. One dense SGHMC chain is the baseline and the start of all others. Those
@@ -11,7 +13,8 @@ are counted over all parameters. "single" is the last draw, "average" the averag
 draws kept after the mask is final: evenly spaced, or one at the end of each cosine cycle of the
 step size (`--cycles`). `--held-out` scores 5,000 training images, for choosing settings.
 `--distill` gives the draws of the dense chain a share of the labels of a sparse run, which is not
-the paper's: such rows end in "/kd".
+the paper's: such rows end in "/kd". `--keep` stores the draws of every row, and `--pool` makes one
+row of the chains of several seeds: their scores one by one, and "pooled" those of all their draws.
 
 Methods: "a-sghmc" (normal prior, annealed), "a-sghmc-em" and "a-sghmc-sa" (Gaussian-Laplace prior
 learned), "sghmc-sa" (the last without annealing).
@@ -31,6 +34,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bayesieve import SGHMC, Problem, Roles, Schedule, load_data, priors
 from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, read_header, save
@@ -46,7 +51,7 @@ from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
 from studies.harness import Run, chosen, numbers, only_draws, prior_pairs, splits
-from studies.record import Row, make_row
+from studies.record import Row, by_seed, make_row
 
 # The paper's accuracies in % by zeros in %: the best on test images after the target sparsity.
 PAPER = {
@@ -221,6 +226,34 @@ def read_dense(
     return extra["row"], posterior.to(device)
 
 
+def pool(folder: Path, data: DataSet, common: dict[str, Any], device: str) -> list[Row]:
+    """One row for every setting in a folder of `--keep`, over the seeds that are there."""
+    chains: dict[str, list[tuple[Row, Samples]]] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        row, draws = read_dense(path, data, common, device)
+        chains.setdefault(row["name"], []).append((row, draws))
+    if not chains:
+        raise ValueError(f"aeb_resnet: there are no draws in {folder}. Make some with --keep.")
+    pooled = []
+    for name, members in chains.items():
+        rows = [row for row, _ in members]
+        if any(row["setting"] != rows[0]["setting"] for row in rows):
+            raise ValueError(f"aeb_resnet: the chains of {name} in {folder} differ in settings.")
+        log_probs = torch.cat([images.draw_log_probs(draws, data.test) for _, draws in members])
+        scores = images.draw_scores(log_probs, data.test)
+        del scores["single"]  # the last draw of one chain
+        seeds, each = by_seed(rows)
+        metrics = {
+            **{key: value for key, value in rows[0]["metrics"].items() if key not in each[0]},
+            **{f"pooled_{key}": value for key, value in scores.items()},
+            "pooled_draws": len(log_probs),
+        }
+        seconds = round(sum(row["seconds"] for row in rows), 2)
+        pooled.append(make_row(name, rows[0]["setting"], each, seeds=seeds, seconds=seconds,
+                               metrics=metrics, spread=("accuracy", "single")))  # fmt: skip
+    return pooled
+
+
 def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
     """The dense run, and the sparse runs asked for."""
     dense = Setting("dense", 0, options.dense_lr, options.dense_epochs, options.batch_size,
@@ -268,6 +301,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--distill", type=numbers, default=(0.0,),
                      help="share of the dense chain in the labels; comma list")  # fmt: skip
     parser.add_argument("--draws", type=int, default=20)
+    parser.add_argument("--keep", type=Path, help="folder that receives the draws of every row")
+    parser.add_argument("--pool", type=Path,
+                     help="train nothing: pool the chains that --keep left here")  # fmt: skip
     options = parser.parse_args(arguments)
     if only_draws(options, "aeb_resnet", draw):
         return 0
@@ -281,13 +317,23 @@ def main(arguments: list[str] | None = None) -> int:
               settings={"n_train": len(data.train), "quick": not options.full})  # fmt: skip
     common = {name: run.record[name] for name in ("data", "scored_on")} | run.record["settings"]
 
+    if options.pool is not None:
+        for row in pool(options.pool, data, common, options.device):
+            run.add(row, ("accuracy", "single", "pooled_accuracy"))
+        return run.finish(("zeros", "single", "accuracy", "pooled_accuracy", "nll", "ece"), draw)
+
     def measure(setting: Setting, start: Samples | None) -> tuple[Row, Samples]:
         is_stored = start is None and options.dense is not None
         if is_stored and options.dense.exists():
             return read_dense(options.dense, data, common, options.device)
         row, draws = run_setting(setting, data, start, options.seed, options.device)
+        extra = {"row": row, "common": common}
         if is_stored:
-            save(draws, options.dense, extra={"row": row, "common": common})
+            save(draws, options.dense, extra=extra)
+        if options.keep is not None:
+            options.keep.mkdir(parents=True, exist_ok=True)
+            stem = f"{setting.name.replace('/', '-')}-{options.seed}"
+            save(draws, options.keep / f"{stem}.safetensors", extra=extra)
         return row, draws
 
     images.prune_dense(run, dense, sparse, measure, ("single", "accuracy", "zeros"))

@@ -12,6 +12,8 @@ The weights are those of github.com/akamaster/pytorch_resnet_cifar10 (BSD-2), as
                 weights of each unit together, the rest of the unit following
     tuned       `--epochs` passes of `SBNN` from these weights, pruned by signal to noise meanwhile
     structured  half of the inner maps of every block of ResNet-56 go while it is tuned as above
+    sampled     the same maps go in the first of `--cycles` cosine cycles of an SGHMC chain of
+                `--epochs` passes; the draws at the ends of the later cycles are averaged
 
 Zeros are counted over all parameters. BatchNorm is kept as points; its statistics follow the data
 while training, and stay as they are in "once". The networks were trained on all 50,000 images, so
@@ -20,6 +22,7 @@ gives the published network, as it is, a share of the labels; such rows end in "
 """
 
 import argparse
+import math
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +34,7 @@ from torch.nn import functional as F
 
 from bayesieve import (
     SBNN,
+    SGHMC,
     Problem,
     Roles,
     Schedule,
@@ -56,6 +60,7 @@ from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.sieve.unit_rules import layer_positions
 from bayesieve.training.distill import soften
+from studies import images
 from studies.harness import Row, Run, chosen, make_row, numbers, splits, study_parser
 
 PUBLISHED = {20: 91.73, 56: 93.4}  # accuracy in % of the dense networks
@@ -75,12 +80,14 @@ BEHIND = {
     "had 91.65 %. Batches of 125 were chosen on held-out images, which the published network has "
     "learned by heart: they promised 92.98 % after ten passes.",
 }
-PARTS = ("once", "tuned", "structured")
+PARTS = ("once", "tuned", "structured", "sampled")
 WAYS = ("magnitude", "snr", "evidence", "unit")
 CURVE = (20, 30, 40, 50, 60, 70, 80, 90)  # percent of zeros of "once"
 ROLES = Roles(keep=("conv1.weight",))  # the first layer stays, as is usual
 PIXELS = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what they were trained on
 _TEACHER_TEMPERATURE = 4.0  # it is sure of all training images
+_DECAY = 5e-4  # weight decay per example of a chain
+_TEMPERATURE = 1 / 20_000  # of a chain, as of the dense one of `aeb_resnet`
 _START = 0.05  # fraction of a tuning before anything is removed
 _QUICK = (100, 100)  # training and scored images
 
@@ -90,8 +97,8 @@ class Setting:
     """One row."""
 
     depth: int  # of the network
-    part: Literal["dense", "once", "tuned", "structured"]
-    zeros: float = 0.0  # percent of all parameters; of the inner maps in "structured"
+    part: Literal["dense", "once", "tuned", "structured", "sampled"]
+    zeros: float = 0.0  # percent of all parameters; of the inner maps in the last two parts
     way: str = ""  # how weights are ranked
     epochs: int = 0  # passes over the data
     lr: float = 0.0  # of Adam
@@ -103,6 +110,7 @@ class Setting:
     precision: Precision = "float32"  # of the network in training
     end: float = 0.6  # fraction of a tuning after which nothing more is removed
     distill: float = 0.0  # share of the published network in the labels
+    cycles: int = 0  # of the step size of "sampled"
 
     @property
     def name(self) -> str:
@@ -230,10 +238,8 @@ def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
     prior = priors.SpikeSlab(slab_std=setting.slab_std, spike_std=setting.spike_std, slab_prob=0.5)
     pruning: GradualPruning | GradualUnits
     if setting.part == "structured":
-        inner = {name.removesuffix(".weight"): round(shape[0] * (1 - setting.zeros / 100))
-                 for name, shape in zip(problem.layout.names, problem.layout.shapes, strict=True)
-                 if name.endswith(".conv1.weight")}  # fmt: skip
-        pruning = GradualUnits(inner, start=_START, end=setting.end)
+        maps = inner_maps(problem, setting.zeros / 100)
+        pruning = GradualUnits(maps, start=_START, end=setting.end)
     else:
         pruning = GradualPruning(setting.zeros / 100, start=_START, end=setting.end, score="snr")
     engine = SBNN(prior, lr=setting.lr, init_std=setting.init_std)
@@ -246,11 +252,47 @@ def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
     return run.sparse()
 
 
+def inner_maps(problem: Problem, share: float) -> dict[str, int]:
+    """How many inner maps every block keeps, by name of its first convolution."""
+    layout = problem.layout
+    return {name.removesuffix(".weight"): round(shape[0] * (1 - share))
+            for name, shape in zip(layout.names, layout.shapes, strict=True)
+            if name.endswith(".conv1.weight")}  # fmt: skip
+
+
+def sampled(setting: Setting, problem: Problem, seed: int) -> SparseModel:
+    """Draws of a chain that loses inner maps of its blocks in its first cycle."""
+    n_data = problem.n_data
+    n_steps = setting.epochs * math.ceil(n_data / setting.batch_size)
+    chain = images.chain_of(n_steps, setting.cycles, 0.5, cycles=setting.cycles)
+    engine = SGHMC(priors.Normal((_DECAY * n_data) ** -0.5), setting.lr / n_data, _TEMPERATURE,
+                   chain=chain)  # fmt: skip
+    maps = inner_maps(problem, setting.zeros / 100)
+    pruning = GradualUnits(maps, start=0.02 / setting.cycles, end=setting.end / setting.cycles,
+                           score="magnitude")  # fmt: skip
+    point = point_of(problem)
+    if setting.distill:
+        problem = soften(problem, [point], setting.distill, _TEACHER_TEMPERATURE)
+    run = fit(problem, engine, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
+              schedule=Schedule(lr="constant", warmup=0.01), pruning=pruning,
+              start_from=point)  # fmt: skip
+    return run.sparse()
+
+
 def scored(model: Posterior | SparseModel, data: DataSet) -> dict[str, float]:
-    """Accuracy in %, likelihood and calibration at the mean weights, zeros, and multiply-adds."""
-    result = evaluate(model, data.test).to_dict()
-    numbers = {name: result[name] for name in ("nll", "ece", "zeros", "weights")}
-    numbers["accuracy"] = round(100 * (1 - result["error"]), 3)
+    """Accuracy in %, likelihood and calibration at the mean weights, zeros, and multiply-adds.
+
+    Of several draws they are those of the averaged probabilities; "single" is the last draw's.
+    """
+    draws = model.posterior if isinstance(model, SparseModel) else model
+    if isinstance(draws, Samples) and len(draws.draws) > 1:
+        numbers = images.draw_scores(images.draw_log_probs(draws, data.test), data.test)
+        kept = (draws.draws != 0).any(0).sum().item()
+        numbers |= {"zeros": 1 - kept / draws.layout.size, "weights": kept}
+    else:
+        result = evaluate(model, data.test).to_dict()
+        numbers = {name: result[name] for name in ("nll", "ece", "zeros", "weights")}
+        numbers["accuracy"] = round(100 * (1 - result["error"]), 3)
     if isinstance(model, SparseModel):
         positions = layer_positions(model.posterior, data.test.x[:1])
         layout, kept = model.layout, model.posterior.mean != 0
@@ -275,6 +317,8 @@ def settings(options: argparse.Namespace) -> list[Setting]:
                           for depth in options.depths for zeros in options.zeros]  # fmt: skip
             if "structured" in options.parts and 56 in options.depths:
                 asked.append(Setting(56, "structured", 50.0, lr=lr, kl=kl, **train))
+        if "sampled" in options.parts and 56 in options.depths:
+            asked.append(Setting(56, "sampled", 50.0, lr=lr, cycles=options.cycles, **train))
     return asked
 
 
@@ -291,6 +335,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--init-std", type=float, default=0.01, help="starting width of weights")
     parser.add_argument("--end", type=float, default=0.6,
                         help="fraction of a tuning after which nothing is removed")  # fmt: skip
+    parser.add_argument("--cycles", type=int, default=4, help="of the step size of a chain")
     parser.add_argument("--distill", type=float, default=0.0,
                         help="share of the published network in the labels")  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=250)
@@ -332,6 +377,8 @@ def measured(group: list[Setting], data: DataSet, options: argparse.Namespace) -
         models = [point_of(problem)]
     elif first.part == "once":
         models = sieved_once(problem, group)
+    elif first.part == "sampled":
+        models = [sampled(first, problem, options.seed)]
     else:
         models = [tuned(first, problem, options.seed)]
     scores = [scored(model, data) for model in models]

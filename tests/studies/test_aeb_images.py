@@ -20,6 +20,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGLD
 from studies import aeb_images, aeb_resnet
 from studies.harness import Run, make_row, prior_pairs, splits
+from studies.record import read
 
 
 def few_images(shape, n_train=24, n_test=12):
@@ -167,6 +168,27 @@ def test_the_residual_network_is_pruned_from_the_dense_one(pictures, tmp_path, c
         assert 0 < row["metrics"]["prior_weight"] <= 1
     assert "| a-sghmc-sa/90 | 0.9" in capsys.readouterr().out
     assert (tmp_path / "aeb_resnet.png").stat().st_size > 10_000
+
+
+def test_chains_of_several_seeds_are_pooled(pictures, tmp_path):
+    folder, out = tmp_path / "draws", tmp_path / "pooled.json"
+    for seed in ("0", "1"):
+        aeb_resnet.main(
+            ["--quick", "--methods", "a-sghmc-sa", "--seed", seed, "--keep", str(folder)]
+        )
+    aeb_resnet.main(["--quick", "--pool", str(folder), "--out", str(out)])
+    rows = {row["name"]: row for row in read(out)["rows"]}
+    assert rows.keys() == {"dense/0", "a-sghmc-sa/90"}
+    row = rows["a-sghmc-sa/90"]
+    assert row["seeds"] == [0, 1]
+    assert row["metrics"]["accuracy"] == sum(one["accuracy"] for one in row["each"]) / 2
+    assert row["metrics"]["pooled_draws"] == 2 * row["metrics"]["draws"]
+    assert row["metrics"]["pooled_nll"] <= row["metrics"]["nll"]  # by Jensen's inequality
+
+
+def test_pooling_needs_draws(pictures, tmp_path):
+    with pytest.raises(ValueError, match="--keep"):
+        aeb_resnet.main(["--quick", "--pool", str(tmp_path)])
 
 
 def test_a_stored_dense_network_is_begun_from(pictures, tmp_path, monkeypatch):

@@ -75,6 +75,24 @@ def test_weights_go_once_in_every_way(stranger, way):
             assert torch.equal(model.posterior.mean[kept], weights[kept])
 
 
+def test_inner_maps_go_in_the_first_cycle_of_a_chain(stranger):
+    data = study.as_trained(images())
+    setting = Setting(8, "sampled", 50.0, lr=1e-3, epochs=3, batch_size=20, cycles=3)
+    model = study.sampled(setting, problem_of(setting, data, "cpu"), seed=0)
+    draws = model.posterior.draws
+    assert len(draws) == 2  # at the ends of the second and third cycle
+    assert torch.equal(draws[0] != 0, draws[1] != 0)  # one mask
+    blocks = [name for name in model.layout.names if name.endswith(".conv1.weight")]
+    for name in blocks:
+        maps = draws[:, model.layout.slices[name]].view(2, -1, 9).any(2)
+        n_out, n_in = model.layout.shapes[model.layout.names.index(name)][:2]
+        assert (maps.view(2, n_out, n_in).any(2).sum(1) == n_out // 2).all()
+    scores = study.scored(model, data)
+    assert scores["zeros"] == pytest.approx(float((draws[0] == 0).float().mean()))
+    assert scores["macs"] < 0.6
+    assert {"accuracy", "single", "nll", "ece"} <= scores.keys()
+
+
 def test_inner_maps_go_while_the_network_is_tuned(stranger):
     data = study.as_trained(images())
     setting = Setting(8, "structured", 50.0, lr=1e-4, kl=0.02, epochs=1, batch_size=20)
