@@ -102,11 +102,11 @@ def fit_times(run: Fit) -> dict[str, float]:
 
 
 def pruning_parser(
-    doc: str | None, *, quick: str, figures: str, lr: float, epochs: int, dense_lr: float,
-    dense_epochs: int, batch_size: int,
+    doc: str | None, *flags: str, quick: str, figures: str, lr: float, epochs: int,
+    dense_lr: float, dense_epochs: int, batch_size: int,
 ) -> argparse.ArgumentParser:  # fmt: skip
     """The command line of a study that prunes a dense network; numbers are defaults of flags."""
-    parser = study_parser(doc, "--held-out", "--budget", "--precision", quick=quick,
+    parser = study_parser(doc, "--held-out", "--budget", "--precision", *flags, quick=quick,
                           figures=figures, precision="bf16")  # fmt: skip
     parser.add_argument("--dense-epochs", type=int, default=dense_epochs)
     parser.add_argument("--epochs", type=int, default=epochs, help="of a sparse run")

@@ -67,7 +67,7 @@ PUBLISHED = {20: 91.73, 56: 93.4}  # accuracy in % of the dense networks
 # What we set out to reach, accuracy in % by row.
 TARGETS = {"resnet20/tuned/snr/80": 91.0, "resnet20/tuned/snr/90": 90.0,
            "resnet20/tuned/snr/80/kd": 91.0, "resnet20/tuned/snr/90/kd": 90.0,
-           "resnet56/structured/50": 93.0}  # fmt: skip
+           "resnet56/structured/50": 93.0, "resnet56/sampled/50": 93.0}  # fmt: skip
 # why they are missed
 BEHIND = {
     "resnet20/tuned/snr/80": "0.11 points are less than a standard error of 10,000 images (0.29).",
@@ -78,7 +78,8 @@ BEHIND = {
     "images do not; a standard error of 10,000 images is 0.31. Ten passes are few.",
     "resnet56/structured/50": "Half of the inner maps go in the first 24 of 40 passes; ten passes "
     "had 91.65 %. Batches of 125 were chosen on held-out images, which the published network has "
-    "learned by heart: they promised 92.98 % after ten passes.",
+    "learned by heart: they promised 92.98 % after ten passes. A chain with weight decay has 92.94 "
+    "% after 80 passes, its draws averaged 93.41 %.",
 }
 PARTS = ("once", "tuned", "structured", "sampled")
 WAYS = ("magnitude", "snr", "evidence", "unit")

@@ -217,6 +217,35 @@ def by_seed(rows: Sequence[Row]) -> tuple[list[int], list[dict[str, Any]]]:
     return seeds, [one for _, one in sorted(numbers, key=lambda pair: pair[0])]
 
 
+def over_seeds(rows: Sequence[Row], spread: Sequence[str] = ()) -> Row:
+    """One row of rows with the same name and setting and other seeds; plain numbers are means.
+
+    Args:
+        rows: each with a list of seeds of its own.
+        spread: the numbers of `each` whose standard errors are wanted.
+
+    Example:
+        >>> rows = [make_row("a", {}, [{"error": e}], seeds=[e], seconds=1.0) for e in (1, 3)]
+        >>> row = over_seeds(rows)
+        >>> row["seeds"], row["metrics"], row["seconds"]
+        ([1, 3], {'error': 2.0}, 2.0)
+    """
+    first = rows[0]
+    if any(row["setting"] != first["setting"] for row in rows):
+        raise ValueError(f"join: the rows of {first['name']} differ in settings.")
+    seeds, each = by_seed(rows)
+    others = means([row["metrics"] for row in rows])
+    metrics = {name: value for name, value in others.items() if name not in each[0]}
+    known = [row["seconds"] for row in rows if row["seconds"] is not None]
+    joint = make_row(first["name"], first["setting"], each, seeds=seeds, metrics=metrics,
+                     seconds=round(sum(known), 2) if known else None, spread=spread,
+                     **first["detail"])  # fmt: skip
+    about = {name: first[name] for name in _SHARED if name in first}
+    if "command" in about:
+        about["command"] = "; ".join(dict.fromkeys(row["command"] for row in rows))
+    return {**joint, **about}
+
+
 def flat(nested: Mapping[str, Any]) -> dict[str, Any]:
     """Nested objects as one object whose names are joined by "/".
 

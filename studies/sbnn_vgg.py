@@ -3,6 +3,7 @@
     python -m studies.sbnn_vgg --quick                        # a minute on one CPU core
     python -m studies.sbnn_vgg --full --out results/sbnn_vgg.json
     python -m studies.sbnn_vgg --full --held-out --zeros 98.5 --kl 0.01,0.03,0.1
+    python -m studies.sbnn_vgg --join seed0.json seed1.json --out results/sbnn_vgg.json
     python -m studies.sbnn_vgg --draw results/sbnn_vgg.json --figures docs/images
 
 Protocol: 13 convolutions and 2 linear layers, BatchNorm after all but the last, no dropout, about
@@ -42,7 +43,8 @@ from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
-from studies.harness import Row, Run, make_row, numbers, only_draws, splits
+from studies.harness import Row, Run, joined, make_row, numbers, only_draws, splits
+from studies.record import over_seeds
 
 PUBLISHED = {0.0: 7.6, 98.5: 8.7}  # the paper's test errors in % by zeros in %
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -178,7 +180,8 @@ def shortened(setting: Setting, seconds: float, dense_epoch: float) -> Setting:
 def main(arguments: list[str] | None = None) -> int:
     """Train the dense network, then every sparse setting from it, writing the record after each."""
     parser = images.pruning_parser(
-        __doc__, quick="narrow network, 3,000 images, 98.5 %% zeros", figures="sbnn_vgg.png",
+        __doc__, "--join", quick="narrow network, 3,000 images, 98.5 %% zeros",
+        figures="sbnn_vgg.png",
         lr=1e-3, epochs=40, dense_lr=0.1, dense_epochs=40, batch_size=250,
     )  # fmt: skip
     parser.add_argument(
@@ -191,6 +194,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--noise", choices=("activations", "weights"), default="activations")
     options = parser.parse_args(arguments)
     if only_draws(options, "sbnn_vgg", draw):
+        return 0
+    if options.join:  # one record for each seed
+        joined(options.join, "sbnn_vgg", options.out, ("seed", "out"), pool=over_seeds)
         return 0
     dense, sparse = settings(options)
     few, few_test = (None, None) if options.full else (_QUICK_IMAGES, 500)

@@ -308,6 +308,7 @@ def pretrained_table(results: list[dict[str, Any]]) -> str:
             "aim")  # fmt: skip
     lines = [_line(head), "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     ways = {"tuned": "{epochs} passes", "structured": "{epochs} passes, whole maps",
+            "sampled": "{epochs} passes of SGHMC, whole maps, averaged",
             "once": "once, by {way}", "dense": "as published"}  # fmt: skip
     for row in rows:
         setting, numbers = row["setting"], row["metrics"]
