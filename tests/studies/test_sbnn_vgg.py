@@ -123,3 +123,17 @@ def test_sparse_networks_beside_the_papers():
     assert first == "| 98.5 % | 224,816 | 30 | 9.50 % | 9.60 % | 0.310 | 0.020 | 8.7 % | 100 |"
     assert second.split("|")[8].strip() == ""
     assert vgg_table([]) == ""
+
+
+def test_records_of_single_seeds_become_one(tmp_path):
+    parts = []
+    for seed, error in enumerate((6.0, 8.0)):
+        row = make_row("97", {"zeros": 97.0}, [{"error": error}], seeds=[seed], seconds=2.0)
+        parts.append(tmp_path / f"{seed}.json")
+        write(parts[-1], record_of("sbnn_vgg", [row], data="CIFAR-10"))
+    out = tmp_path / "joined.json"
+    sbnn_vgg.main(["--join", *map(str, parts), "--out", str(out)])
+    (row,) = json.loads(out.read_text())["rows"]
+    assert (row["seeds"], row["metrics"]["error"], row["seconds"]) == ([0, 1], 7.0, 4.0)
+    with pytest.raises(ValueError, match="in two of the parts"):
+        sbnn_vgg.main(["--join", str(parts[0]), str(parts[0])])
