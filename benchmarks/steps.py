@@ -280,8 +280,9 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
                 return torch.stack([model(x) for _ in range(N_DRAWS)])
 
         def drawn(x: Tensor = x) -> Tensor:
-            vectors = weight_vectors(posterior, N_DRAWS, seed=0)  # those of `predict`
-            return torch.cat([network.outputs(w, x, buffers) for w, _ in vectors])
+            vectors = weight_vectors(posterior, N_DRAWS, seed=0, reuse=True)  # as `predict`
+            with network.evaluator([x], buffers, posterior.mean) as evaluate:
+                return torch.cat([evaluate(w) for w, _ in vectors])
 
         def evaluated(x: Tensor = x) -> Tensor:
             return network.outputs(stored, x, buffers)

@@ -30,16 +30,17 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from bayesieve.core import native
-from bayesieve.core.graph import Graph, trace
+from bayesieve.core.graph import trace
 from bayesieve.core.inputs import Input, one_input
 from bayesieve.core.likelihoods.prediction import Prediction
 from bayesieve.core.network import materialise
-from bayesieve.core.operations import Kind, reads_size
+from bayesieve.core.operations import Kind, Operation, reads_size
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.errors import UnsupportedModelError
 
 N_POINTS = 32
 _MOST_CORRELATED = 32  # outputs
+_ROWS_IN_CACHE = 384  # inputs that a CPU takes at a time
 _MOST_OUTPUTS = 21_201  # dimensions of Sobol's points in torch
 _NODES = 8
 _LEAST_VARIANCE = 1e-30
@@ -64,6 +65,18 @@ class _Squares(NamedTuple):
     variance: Tensor | None
     bias: Tensor | None
     both: Tensor | None
+
+
+class _Step(NamedTuple):
+    """A node of the graph, with what is asked of it for every batch."""
+
+    node: fx.Node
+    sources: list[fx.Node]
+    operation: Operation
+    layer: Any  # that a "call_module" node calls
+    squares: _Squares | None
+    reads_size: bool
+    reads_twice: bool  # one tensor by two arguments
 
 
 def relu_moments(mean: Tensor, variance: Tensor) -> Gaussians:
@@ -117,22 +130,23 @@ class MomentNetwork:
         module = materialise(posterior.network, posterior.mean, posterior.buffers)
         self._graph = trace("predict", module.eval().requires_grad_(False))
         stds = posterior.layout.unflatten(posterior.std)
-        self._squares: dict[str, _Squares] = {}
+        squares: dict[str, _Squares] = {}
         spread = {name for name, std in stds.items() if bool(std.any())}
         single = "0." if not any("." in name for name in stds) else ""
         for node in self._graph.nodes:
             if node.op == "call_module" and self._graph.operation(node).name in ("linear", "conv"):
-                name, layer = str(node.target), self._layer(node)
+                name, layer = str(node.target), self._graph.layer(node)
                 names = [f"{name}.{leaf}".removeprefix(single) for leaf in ("weight", "bias")]
                 std, bias = (stds[one] if one in spread else None for one in names)
-                variance = None if std is None else std.square()
-                second, both = layer.weight.square(), None
+                variance, weight = None if std is None else std.square(), layer.weight
+                assert isinstance(weight, Tensor)
+                second, both = weight.square(), None
                 if variance is not None:
                     second = second + variance
                     if getattr(layer, "groups", 1) == 1:
                         both = _stored(layer, torch.cat([second, variance], 1))
                     variance = _stored(layer, variance)
-                self._squares[name] = _Squares(
+                squares[name] = _Squares(
                     second, variance, None if bias is None else bias.square(), both
                 )
                 spread -= set(names)
@@ -141,10 +155,12 @@ class MomentNetwork:
                 f"predict: moments are known for weights of Linear and Conv layers, and "
                 f"{min(spread)!r} is none. Give a number of draws as n_samples."
             )
+        self._steps = {node: self._step(node, squares) for node in self._graph.nodes}
+        self._numbers = posterior.network.numbers(posterior.mean.expand(N_POINTS, -1))
         last = self._graph.nodes[-1].args[0]  # of the node "output"
         self._last = last if isinstance(last, fx.Node) and self._is_linear(last) else None
         if self._last is not None:
-            weight = self._layer(self._last).weight
+            weight = self._steps[self._last].layer.weight
             self._products = torch.einsum("ch,dh->hcd", weight, weight).flatten(1)  # (H, C²)
 
     def outputs(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,14 +171,14 @@ class MomentNetwork:
         """
         values: dict[fx.Node, Any] = {}
         with torch.no_grad():
-            for node in self._graph.nodes:
+            for node, step in self._steps.items():
                 if node.op == "output":
-                    found = values[node.all_input_nodes[0]]
+                    found = values[step.sources[0]]
                     assert isinstance(found, Gaussians)
                     break
-                values[node] = self._value(node, values, x)
+                values[node] = self._value(step, values, x)
             if self._last is not None:
-                return found.mean, self._root(self._last, values)
+                return found.mean, self._root(self._steps[self._last], values)
             if found.variance is None:
                 return found.mean, torch.zeros_like(found.mean)
             return found.mean, found.variance.sqrt()
@@ -170,131 +186,151 @@ class MomentNetwork:
     def predict(self, x: Input, batch_size: int = 2048) -> Prediction:
         """The prediction of inputs, (N, ...): that of 32 points of the Gaussian of the outputs."""
         network = self.posterior.network
+        if network.device.type == "cpu":
+            batch_size = min(batch_size, _ROWS_IN_CACHE)
         rows = []
         for part in one_input("predict", x).to(network.device).split(batch_size):
             mean, root = self.outputs(part)
             flat = mean.flatten(1)
-            points = _points(flat.shape[1]).to(flat)
+            points = _points(flat.shape[1], flat.dtype).to(flat.device)
             if root.shape == mean.shape:
                 moved = points[:, None] * root.flatten(1)
-            else:
-                moved = torch.einsum("sc,ndc->snd", points, root)
-            rows.append((flat + moved).view(N_POINTS, *mean.shape))
-        numbers = network.numbers(self.posterior.mean.expand(N_POINTS, -1))
-        return replace(network.likelihood.predictive(torch.cat(rows, 1), numbers), drawn="all")
+            else:  # Σ_c points_sc root_ndc
+                moved = (points @ root.flatten(0, 1).t()).view(N_POINTS, *flat.shape)
+            rows.append(moved.add_(flat).view(N_POINTS, *mean.shape))
+        outputs = rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+        prediction = network.likelihood.predictive(outputs, self._numbers)
+        return replace(prediction, drawn="all")
 
-    def _layer(self, node: fx.Node) -> Any:
-        return self._graph.layer(node)
+    def _step(self, node: fx.Node, squares: dict[str, _Squares]) -> _Step:
+        sources = node.all_input_nodes
+        return _Step(
+            node,
+            sources,
+            self._graph.operation(node),
+            self._graph.layer(node) if node.op == "call_module" else None,
+            squares.get(str(node.target)),
+            reads_size(node),
+            len([n for n in node.args if isinstance(n, fx.Node)]) > len(sources),
+        )
 
     def _is_linear(self, node: fx.Node) -> bool:
-        if node.op != "call_module" or self._graph.operation(node).name != "linear":
-            return False
-        return bool(self._layer(node).out_features <= _MOST_CORRELATED)
+        step = self._steps[node]
+        return step.operation.name == "linear" and step.layer.out_features <= _MOST_CORRELATED
 
-    def _root(self, node: fx.Node, values: dict[fx.Node, Any]) -> Tensor:
+    def _root(self, step: _Step, values: dict[fx.Node, Any]) -> Tensor:
         """Lower triangles L, (n, C, C), of the covariances L Lᵀ of a Linear layer's outputs.
 
         Outputs share the spread v of their inputs: Σ_j m_cj m_dj v_j beside what is their own.
         """
-        inputs, layer = values[node.all_input_nodes[0]], self._layer(node)
-        squares = self._squares[str(node.target)]
-        own = self._of_weights(layer, squares, inputs)
-        if own is None:
-            own = torch.zeros_like(values[node].mean)
-        covariance = torch.diag_embed(own)
-        if inputs.variance is not None:
-            covariance += (inputs.variance @ self._products).view(covariance.shape)
-        scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None]
-        covariance.diagonal(dim1=-2, dim2=-1).add_(1e-6 * scale[..., 0] + _LEAST_VARIANCE)
+        inputs, n_outputs = values[step.sources[0]], step.layer.out_features
+        shape = (len(inputs.mean), n_outputs, n_outputs)
+        if inputs.variance is None:
+            covariance = inputs.mean.new_zeros(shape)
+        else:
+            covariance = (inputs.variance @ self._products).view(shape)
+        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
+        own = _of_weights(step, inputs)
+        if own is not None:
+            diagonal += own
+        diagonal += 1e-6 * diagonal.mean(-1, keepdim=True) + _LEAST_VARIANCE
         return torch.linalg.cholesky(covariance)
 
-    def _of_weights(self, layer: Any, squares: _Squares, inputs: Gaussians) -> Tensor | None:
-        """Variance of a layer's outputs that comes from its own weights."""
-        if squares.variance is None:
-            return None
-        total = inputs.mean.square()
-        if inputs.variance is not None:
-            total = total + inputs.variance
-        return _apply(layer, total, squares.variance, squares.bias)
-
-    def _value(self, node: fx.Node, values: dict[fx.Node, Any], x: Tensor) -> Any:
+    def _value(self, step: _Step, values: dict[fx.Node, Any], x: Tensor) -> Any:
         """Gaussians of a node's output, or whatever else it returns."""
-        graph = self._graph
+        node, sources = step.node, step.sources
         if node.op == "placeholder":
             return Gaussians(x, None)
         if node.op == "get_attr":
-            return graph.tensor(node)
-        sources, operation = node.all_input_nodes, graph.operation(node)
+            return self._graph.tensor(node)
         gaussian = [values[n] for n in sources if isinstance(values[n], Gaussians)]
         spread = [one.variance for one in gaussian if one.variance is not None]
         means = {n: _mean(values[n]) for n in sources}
-        if reads_size(node) or (not spread and str(node.target) not in self._squares):
-            found = _run(graph, node, means)  # a tensor of the network, a size, or exact
+        exact = not spread and step.squares is None
+        if step.reads_size or exact or node is self._last:  # `_root` gives the last its variance
+            found = _run(step, means)  # a tensor of the network, a size, or means
             return Gaussians(found, None) if gaussian and isinstance(found, Tensor) else found
-        twice = len([n for n in node.args if isinstance(n, fx.Node)]) > len(sources)
         if (
             len(gaussian) == 1
-            and not twice
-            and isinstance(made := self._of_one(node, means, gaussian[0]), tuple)
+            and not step.reads_twice
+            and isinstance(made := self._of_one(step, means, gaussian[0]), tuple)
         ):
             return made
-        if operation.name in ("add", "sub") and not twice:
-            mean = _run(graph, node, means)
+        if step.operation.name in ("add", "sub") and not step.reads_twice:
+            mean = _run(step, means)
             return Gaussians(mean, torch.stack([one.expand_as(mean) for one in spread]).sum(0))
-        if operation.name == "cat":
+        if step.operation.name == "cat":
             zeros = {n: _or_zero(values[n]) for n in sources}
-            return Gaussians(_run(graph, node, means), _run(graph, node, zeros))
+            return Gaussians(_run(step, means), _run(step, zeros))
         raise UnsupportedModelError(
-            f"predict: moments have no rule for {graph.described(node)}. Give a number of draws "
-            "as n_samples."
+            f"predict: moments have no rule for {self._graph.described(node)}. Give a number of "
+            "draws as n_samples."
         )
 
-    def _of_one(
-        self, node: fx.Node, means: dict[fx.Node, Any], inputs: Gaussians
-    ) -> Gaussians | None:
-        """Moments after an operation on one tensor; None where there is no rule for it."""
-        graph, operation, variance = self._graph, self._graph.operation(node), inputs.variance
-        if str(node.target) in self._squares:
-            return self._mixed(node, _run(graph, node, means), inputs)
+    def _of_one(self, step: _Step, means: dict[fx.Node, Any], inputs: Gaussians) -> Any:
+        """Gaussians after an operation on one tensor; None where there is no rule for it."""
+        operation, variance = step.operation, inputs.variance
+        if step.squares is not None:
+            return Gaussians(_run(step, means), _mixed(step, step.squares, inputs))
         assert variance is not None
         source = next(n for n, mean in means.items() if mean is inputs.mean)
         if operation.name == "relu":
             return relu_moments(inputs.mean, variance)
         if operation.name == "max_pool":
-            return _largest(graph, node, inputs.mean, variance)
+            return _largest(step, inputs.mean, variance)
         if operation.name in _SAME:
-            return Gaussians(_run(graph, node, means), variance)
+            return Gaussians(_run(step, means), variance)
         if operation.kind is Kind.POINTWISE:
-            return _integrated(graph, node, means, source, variance.sqrt())
+            return _integrated(step, means, source, variance.sqrt())
         if operation.name == "batch_norm":
-            return Gaussians(_run(graph, node, means), _normed(self._layer(node), variance))
+            return Gaussians(_run(step, means), _normed(step.layer, variance))
         if operation.name in _AVERAGES:
-            std = _run(graph, node, means | {source: variance.sqrt()})
-            return Gaussians(_run(graph, node, means), std.square())
+            std = _run(step, means | {source: variance.sqrt()})
+            return Gaussians(_run(step, means), std.square())
         if operation.kind in (Kind.REARRANGING, Kind.RESHAPING) and operation.name != "amax":
-            mean = _run(graph, node, means)
+            mean = _run(step, means)
             if isinstance(mean, Tensor):
-                return Gaussians(mean, _run(graph, node, means | {source: variance}))
+                return Gaussians(mean, _run(step, means | {source: variance}))
         return None
 
-    def _mixed(self, node: fx.Node, mean: Tensor, inputs: Gaussians) -> Gaussians:
-        layer, squares = self._graph.layer(node), self._squares[str(node.target)]
-        if inputs.variance is None:
-            return Gaussians(mean, self._of_weights(layer, squares, inputs))
-        if squares.both is not None:
-            axis = inputs.mean.dim() - 1 if isinstance(layer, nn.Linear) else 1
-            joined = torch.cat([inputs.variance, inputs.mean.square()], axis)
-            return Gaussians(mean, _apply(layer, joined, squares.both, squares.bias))
-        variance = _apply(layer, inputs.variance, squares.second, squares.bias)
-        if squares.variance is not None:
-            variance += _apply(layer, inputs.mean.square(), squares.variance, None)
-        return Gaussians(mean, variance)
+
+def _of_weights(step: _Step, inputs: Gaussians) -> Tensor | None:
+    """Variance of a layer's outputs that comes from its own weights."""
+    squares = step.squares
+    if squares is None or squares.variance is None:
+        return None
+    if inputs.variance is None:
+        total = inputs.mean.square()
+    else:
+        total = torch.addcmul(inputs.variance, inputs.mean, inputs.mean)
+    return _apply(step.layer, total, squares.variance, squares.bias)
+
+
+def _mixed(step: _Step, squares: _Squares, inputs: Gaussians) -> Tensor | None:
+    """Variance of the outputs of a Linear or Conv layer."""
+    mean, variance, layer = inputs.mean, inputs.variance, step.layer
+    if variance is None:
+        return _of_weights(step, inputs)
+    if squares.both is not None:
+        axis = mean.dim() - 1 if isinstance(layer, nn.Linear) else 1
+        size = mean.shape[axis]
+        shape = (*mean.shape[:axis], 2 * size, *mean.shape[axis + 1 :])
+        joined = torch.empty(shape, dtype=squares.both.dtype, device=mean.device)
+        joined.narrow(axis, 0, size).copy_(variance)
+        torch.mul(mean, mean, out=joined.narrow(axis, size, size))
+        return _apply(layer, joined, squares.both, squares.bias)
+    made = _apply(layer, variance, squares.second, squares.bias)
+    if squares.variance is not None:
+        made += _apply(layer, mean.square(), squares.variance, None)
+    return made
 
 
 def _apply(layer: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """A layer with other weights; the three digits of bfloat16 are enough for a variance."""
     if isinstance(layer, nn.Linear):
-        product = F.linear(x.to(weight.dtype), weight).to(x.dtype)
+        if weight.dtype == layer.weight.dtype:
+            return F.linear(x, weight, bias)
+        product = F.linear(x.to(weight.dtype), weight).to(layer.weight.dtype)
         return product if bias is None else product.add_(bias)
     return layer._conv_forward(x, weight, bias)
 
@@ -305,12 +341,15 @@ def _stored(layer: Any, squares: Tensor) -> Tensor:
     return squares.to(native.product_dtype()) if plain and isinstance(layer, nn.Linear) else squares
 
 
-def _run(graph: Graph, node: fx.Node, inputs: dict[fx.Node, Any], **options: Any) -> Any:
+def _run(step: _Step, inputs: dict[fx.Node, Any], **options: Any) -> Any:
     """Evaluate one node on other values of the nodes that it reads."""
+    node = step.node
+    if node.op == "call_module" and len(step.sources) == len(node.args) == 1 and not node.kwargs:
+        return step.layer(inputs[step.sources[0]])  # `map_arg` takes longer than a small layer
     parts: Any = (fx.map_arg(part, inputs.__getitem__) for part in (node.args, node.kwargs))
     args, kwargs = parts
     if node.op == "call_module":
-        return graph.layer(node)(*args, **kwargs)
+        return step.layer(*args, **kwargs)
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     assert callable(node.target)
@@ -337,35 +376,32 @@ def _normed(layer: Any, variance: Tensor) -> Tensor:
     return variance * factor.view(-1, *[1] * (variance.dim() - 2))
 
 
-def _largest(graph: Graph, node: fx.Node, mean: Tensor, variance: Tensor) -> Gaussians:
+def _largest(step: _Step, mean: Tensor, variance: Tensor) -> Gaussians:
     """The entry with the largest mean of each window, with its variance."""
-    if node.op == "call_module":
-        layer: Any = graph.layer(node)
+    if step.layer is not None:
+        layer = step.layer
         pool = getattr(F, f"max_pool{mean.dim() - 2}d")
         sizes = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
         found, index = pool(mean, *sizes, return_indices=True)
     else:
-        source = node.all_input_nodes[0]
-        found, index = _run(graph, node, {source: mean}, return_indices=True)
+        found, index = _run(step, {step.sources[0]: mean}, return_indices=True)
     return Gaussians(found, variance.flatten(2).gather(2, index.flatten(2)).view_as(found))
 
 
-def _integrated(
-    graph: Graph, node: fx.Node, means: dict[fx.Node, Any], source: fx.Node, std: Tensor
-) -> Gaussians:
+def _integrated(step: _Step, means: dict[fx.Node, Any], source: fx.Node, std: Tensor) -> Gaussians:
     """Moments of a function of each entry of `source` by Gauss's quadrature."""
     places, weights = np.polynomial.hermite_e.hermegauss(_NODES)
     total, square = torch.zeros_like(std), torch.zeros_like(std)
     for place, weight in zip(places.tolist(), (weights / weights.sum()).tolist(), strict=True):
-        value = _run(graph, node, means | {source: means[source] + place * std})
+        value = _run(step, means | {source: means[source] + place * std})
         total.add_(value, alpha=weight)
         square.addcmul_(value, value, value=weight)
     return Gaussians(total, (square - total.square()).clamp_min_(0))
 
 
 @functools.lru_cache(maxsize=8)
-def _points(size: int) -> Tensor:
-    """Fixed points whose mean and std are those of independent normals, (32, size), float64."""
+def _points(size: int, dtype: torch.dtype) -> Tensor:
+    """Fixed points whose mean and std are those of independent normals, (32, size)."""
     if size > _MOST_OUTPUTS:
         raise UnsupportedModelError(
             f"predict: moments are for at most {_MOST_OUTPUTS:,} outputs, got {size:,}. Give a "
@@ -374,4 +410,4 @@ def _points(size: int) -> Tensor:
     sobol = torch.quasirandom.SobolEngine(size, scramble=True, seed=0).draw(N_POINTS // 2)
     half = torch.special.ndtri(sobol.double().clamp(1e-6, 1 - 1e-6))
     points = torch.cat([half, -half])  # their mean is exactly 0
-    return points / points.square().mean(0).sqrt()
+    return (points / points.square().mean(0).sqrt()).to(dtype)

@@ -8,7 +8,7 @@ The draws themselves say when they are enough: with n_samples=None there are 32,
 their Monte-Carlo error is below 2 %.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods import Prediction as Prediction
 from bayesieve.core.likelihoods import RealPrediction as RealPrediction
 from bayesieve.core.likelihoods.prediction import Drawn, joined_predictions
-from bayesieve.core.network import Buffers, Network, materialise
+from bayesieve.core.network import Buffers, Evaluator, Network, materialise
 from bayesieve.core.noise import generator_on
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 from bayesieve.data.streams import Stream, stream_of
@@ -102,32 +102,40 @@ def predict(
         n_samples = len(posterior.draws) if isinstance(posterior, Samples) else MOST_DRAWS
     drawn, check_at = how_drawn(posterior, n_samples), FEWEST_DRAWS
     blocks: list[tuple[Tensor, Mapping[str, Tensor]]] = []
-    for w, draw_buffers in weight_vectors(posterior, n_samples, seed):
-        if wrong := [
-            t.dtype for t in tensors_of(x) if t.is_floating_point() and t.dtype != w.dtype
-        ]:
-            raise TypeError(
-                f"predict: inputs are {wrong[0]} but the weights {w.dtype}. Convert them with "
-                f".to({w.dtype})."
-            )
-        batches = (part.to(network.device) for part in x.split(batch_size))
-        try:
-            rows = [network.outputs(w, part, posterior.buffers, draw_buffers) for part in batches]
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError as error:  # what torch raises for shapes that do not fit
-            reason = str(error).partition("\n")[0].rstrip(".")
-            raise ValueError(
-                f"predict: the network fails on inputs of {shown(x)}: {reason}."
-            ) from error
-        blocks.append((torch.cat(rows, 1), network.numbers(w)))
-        n_done = sum(len(output) for output, _ in blocks)
-        if adaptive and n_done == check_at < n_samples:
-            full = 2 * sum(output.numel() for output, _ in blocks) > _OUTPUTS_AT_ONCE
-            if full or _enough(_mixture(network, blocks, drawn), targets):
-                break
-            check_at *= 2
+    centre = posterior.mean if drawn == "pairs" else None
+    with network.evaluator(x.split(batch_size), posterior.buffers, centre) as evaluate:
+        for w, draw_buffers in weight_vectors(posterior, n_samples, seed, reuse=True):
+            blocks.append((_outputs(evaluate, w, draw_buffers, x), _kept(network.numbers(w))))
+            n_done = sum(len(output) for output, _ in blocks)
+            if adaptive and n_done == check_at < n_samples:
+                full = 2 * sum(output.numel() for output, _ in blocks) > _OUTPUTS_AT_ONCE
+                if full or _enough(_mixture(network, blocks, drawn), targets):
+                    break
+                check_at *= 2
     return _with_familiarity(network, _mixture(network, blocks, drawn), x, familiarity, abstain)
+
+
+def _outputs(evaluate: Evaluator, w: Tensor, draw_buffers: Buffers, x: Input) -> Tensor:
+    """Outputs of some draws, (s, N, ...); explains why there are none."""
+    if wrong := [t.dtype for t in tensors_of(x) if t.is_floating_point() and t.dtype != w.dtype]:
+        raise TypeError(
+            f"predict: inputs are {wrong[0]} but the weights {w.dtype}. Convert them with "
+            f".to({w.dtype})."
+        )
+    try:
+        return evaluate(w, draw_buffers)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # what torch raises for shapes that do not fit
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise ValueError(
+            f"predict: the network fails on inputs of {shown(x)}: {reason}."
+        ) from error
+
+
+def _kept(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies: views would keep whole draws in memory."""
+    return {name: value.clone() for name, value in numbers.items()}
 
 
 def _with_familiarity(
@@ -219,11 +227,13 @@ def _checked(x: object) -> Input:
 
 
 def weight_vectors(
-    posterior: Posterior, n_samples: int, seed: int
+    posterior: Posterior, n_samples: int, seed: int, *, reuse: bool = False
 ) -> Iterator[tuple[Tensor, Buffers]]:
     """Draws in blocks of bounded memory, (s, d), and the buffers that differ between draws.
 
-    The mean, (1, d), for no draws. A block ends after each 32 draws.
+    The mean, (1, d), for no draws. A block ends after each 32 draws. With `reuse` a block is valid
+    until the next, which may take its memory: a draw that stays in the cache is made and read
+    faster.
     """
     if n_samples == 0:
         yield posterior.mean[None], {}
@@ -236,21 +246,35 @@ def weight_vectors(
         return
     if posterior.mean.device.type == "cpu":  # which evaluates them one by one anyway
         block = max(1, _DRAWS_IN_CACHE // posterior.layout.size)
-    draws, done = _one_by_one(posterior, generator), 0  # the same draws whatever the block
-    while done < n_samples:
+    block = min(block, n_samples, FEWEST_DRAWS)
+    write, done, w = _writer(posterior, generator), 0, posterior.mean.new_empty(block, 0)
+    while done < n_samples:  # the same draws whatever the block
         n = min(block, n_samples - done, FEWEST_DRAWS - done % FEWEST_DRAWS)
-        yield next(draws) if n == 1 else torch.cat([next(draws) for _ in range(n)]), {}
+        if not reuse or done == 0:
+            w = posterior.mean.new_empty(block if reuse else n, posterior.layout.size)
+        for row in w[:n]:
+            write(row)
+        yield w[:n], {}
         done += n
 
 
-def _one_by_one(posterior: Posterior, generator: Generator) -> Iterator[Tensor]:
-    """Draws without end, (1, d) each; of a factorised posterior each is followed by its mirror."""
-    twice = 2 * posterior.mean
-    while True:
-        w = posterior.draw(1, generator)
-        yield w
-        if isinstance(posterior, Factorised):
-            yield twice - w
+def _writer(posterior: Posterior, generator: Generator) -> Callable[[Tensor], object]:
+    """A function that writes one draw after another into its argument, (d,).
+
+    Of a factorised posterior each draw is followed by its mirror.
+    """
+    if not isinstance(posterior, Factorised):
+        return lambda row: row.copy_(posterior.draw(1, generator)[0])
+    twice, drawn = 2 * posterior.mean, list[Tensor]()
+
+    def write(row: Tensor) -> None:
+        if drawn:
+            torch.sub(twice, drawn.pop(), out=row)
+        else:
+            posterior.draw(1, generator, row[None])
+            drawn.append(row)
+
+    return write
 
 
 def how_drawn(posterior: Posterior, n_samples: int) -> Drawn:

@@ -1,5 +1,6 @@
 """Batches, examples in memory, and the rows of a population: types that several rooms share."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -140,6 +141,8 @@ def first_not_finite(x: Input) -> int | None:
         return None
     size = max(1, _LOOKED_AT // max(1, x[0].numel()))
     for number, part in enumerate(x.split(size)):
+        if math.isfinite(part.sum()):  # then all are, in a tenth of the time; a sum may overflow
+            continue
         finite = part.isfinite()
         if not bool(finite.all()):
             return number * size + int((~finite).reshape(len(part), -1).any(1).nonzero()[0])

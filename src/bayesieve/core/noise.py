@@ -110,7 +110,12 @@ def counter_normals(shape: tuple[int, int], keys: Tensor, dtype: torch.dtype) ->
 
 
 def gaussian_draws(
-    mean: Tensor, std: Tensor, n_draws: int, n_bayesian: int, generator: Generator
+    mean: Tensor,
+    std: Tensor,
+    n_draws: int,
+    n_bayesian: int,
+    generator: Generator,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Independent draws of one Gaussian per weight, (n_draws, d).
 
@@ -123,6 +128,7 @@ def gaussian_draws(
         n_draws: rows of the result.
         n_bayesian: only so many of the first weights are drawn; the others are their mean.
         generator: of the keys, or of the noise.
+        out: contiguous, (n_draws, d), to take the draws; None makes one.
 
     Example:
         >>> mean, source = torch.ones(3), torch.Generator().manual_seed(0)
@@ -131,7 +137,7 @@ def gaussian_draws(
                 [1., 1.]])
     """
     d, n = len(mean), n_bayesian
-    draws = torch.empty(n_draws, d, dtype=mean.dtype, device=mean.device)
+    draws = mean.new_empty(n_draws, d) if out is None else out
     if mean.device.type != "cpu" or mean.dtype != torch.float32 or n < _MANY:
         noise = draws if n == d else draws[:, :n]
         noise.normal_(generator=generator).mul_(std[:n])

@@ -127,9 +127,9 @@ class Factorised(Posterior):
             if value is not None and value.shape != (d,):
                 raise ValueError(f"Factorised: {name} must have shape ({d},), got {value.shape}.")
 
-    def draw(self, n: int, generator: Generator) -> Tensor:
-        """Independent draws, shape (n, d); point parameters take no noise."""
-        return gaussian_draws(self.mean, self.std, n, self.layout.n_bayesian, generator)
+    def draw(self, n: int, generator: Generator, out: Tensor | None = None) -> Tensor:
+        """Independent draws, shape (n, d); point parameters take no noise. `out` may take them."""
+        return gaussian_draws(self.mean, self.std, n, self.layout.n_bayesian, generator, out)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from bayesieve.assess.figures import headline_card
 from bayesieve.core.posterior import Model
 from bayesieve.deliver.card import report_card
 from bayesieve.errors import BayesieveError, UsageError
@@ -149,6 +148,8 @@ def _write(path: Path, content: str, folders: Sequence[RunFolder]) -> None:
 
 def _draw_card(run: Json, path: Path) -> None:
     """Write the headline of a run as a picture."""
+    from bayesieve.assess.figures import headline_card  # here: Matplotlib takes a second to load
+
     head, points = run["headline"], run["curve"]["points"]
     before, after, speedup = head["before"], head["after"], head["speedup"]
     quality = head["sampled"] if head["way"] == "sampled" else after["quality"]

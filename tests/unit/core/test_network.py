@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.core import network as network_module
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network, materialise
 from problems import normal
@@ -134,3 +135,116 @@ def test_moving_to_another_device_keeps_structure_and_leaves_the_original():
     assert {b.device.type for b in moved.skeleton.buffers()} == {"meta"}
     assert {b.device.type for b in network.skeleton.buffers()} == {"cpu"}
     assert moved.layout == network.layout
+
+
+def mirrored_pairs(network, n_pairs, seed=1):
+    """A centre, (d,), and draws around it, each followed by its mirror, (2 n, d)."""
+    centre = 0.5 * normal(network.layout.size, seed=seed)
+    shifts = 0.3 * normal(n_pairs, network.layout.size, seed=seed + 1)
+    return centre, torch.stack([centre + shifts, centre - shifts], 1).flatten(0, 1)
+
+
+class TiedDecoder(nn.Module):
+    """Reads the weights of its first layer a second time, and changes that layer's output."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.act = nn.Linear(5, 4), nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        hidden = self.act(self.first(x))
+        return hidden @ self.first.weight + self.first(x).sum(1, keepdim=True) + x
+
+
+class Twice(nn.Module):
+    """Gives its layer the inputs, then other numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(5, 5)
+
+    def forward(self, x):
+        return self.layer(self.layer(x[:, :5]).tanh()) + self.layer(x.flip(1))
+
+
+def normed():
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(5, 4)), nn.Linear(4, 2))
+
+
+def squared_by_hook():
+    layer = nn.Linear(5, 4)
+    layer.register_forward_pre_hook(
+        lambda one, _: one._parameters.update(weight=one._parameters["weight"].square())
+    )
+    return nn.Sequential(layer, nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("build", [TiedDecoder, Twice, normed, squared_by_hook])
+def test_mirrored_vectors_have_the_outputs_of_any_vectors(monkeypatch, build):
+    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    network = Network.of(build().double(), Gaussian())
+    centre, w = mirrored_pairs(network, 3)
+    batches = normal(7, 5, seed=4).split(3)
+    with network.evaluator(batches, {}, centre) as evaluate:
+        outputs = torch.cat([evaluate(part) for part in w.split((1, 1, 3, 1))])
+    torch.testing.assert_close(outputs, network.outputs(w, torch.cat(batches), {}))
+
+
+@CASES
+def test_mirrored_vectors_in_every_network(monkeypatch, case):
+    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    network, x = network_of(case), case.data().x
+    centre, w = mirrored_pairs(network, 2)
+    with network.evaluator([x, x[:2]], network.buffers(), centre) as evaluate:
+        outputs = evaluate(w)
+    expected = [network.outputs(w, part, network.buffers()) for part in (x, x[:2])]
+    torch.testing.assert_close(outputs, torch.cat(expected, 1))
+
+
+def test_the_second_of_two_mirrored_vectors_takes_no_product_in_the_first_layer(monkeypatch):
+    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+    network = Network.of(layers.double(), Gaussian())
+    centre, w = mirrored_pairs(network, 5)
+    products, linear = [], torch.nn.functional.linear
+    monkeypatch.setattr(
+        torch.nn.functional, "linear", lambda *args: products.append(len(args[1])) or linear(*args)
+    )
+    with network.evaluator([normal(2, 2, 3, seed=4)], {}, centre) as evaluate:
+        evaluate(w)
+    assert products.count(4) == 1 + 5  # the centre's, and one of each pair
+    assert products.count(3) == 10
+
+
+def test_an_evaluator_returns_the_module_as_it_borrowed_it(monkeypatch):
+    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    case = BY_NAME["batch_norm"]
+    network = network_of(case)
+    with network.borrowed() as module:
+        tables = [dict(t) for m in module.modules() for t in (m._parameters, m._buffers)]
+    centre, w = mirrored_pairs(network, 1)
+    other = {name: value + 1 for name, value in network.buffers().items()}
+    wrong = case.data().x[:, :1]
+    with (
+        network.evaluator([case.data().x, wrong], other, centre) as run,
+        pytest.raises(RuntimeError),
+    ):
+        run(w)
+    with network.borrowed() as again:
+        assert again is module
+        assert not any("forward" in vars(m) for m in again.modules())
+        after = [dict(t) for m in again.modules() for t in (m._parameters, m._buffers)]
+    for before, now in zip(tables, after, strict=True):
+        assert list(before) == list(now)
+        assert all(before[name] is now[name] for name in before)
+
+
+def test_buffers_of_one_vector_are_not_those_of_the_next():
+    case = BY_NAME["batch_norm"]
+    network, x = network_of(case), case.data().x
+    w, buffers = network.weights_of(case.model())[None], network.buffers()
+    moved = {"1.running_mean": buffers["1.running_mean"][None] + 1}
+    with network.evaluator([x], buffers) as evaluate:
+        first, then, last = evaluate(w), evaluate(w, moved), evaluate(w)
+    assert torch.equal(first, last)
+    assert not torch.allclose(first, then)

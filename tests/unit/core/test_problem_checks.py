@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils import prune, weight_norm
 
+from bayesieve.core.batch import first_not_finite
 from bayesieve.core.layout import layout_of
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
@@ -126,3 +127,11 @@ def test_recurrent_weights_are_pruned_and_their_biases_kept(kind):
     layout = layout_of(kind(2, 3))
     for name, role in zip(layout.names, layout.roles, strict=True):
         assert role.name == ("PRUNE" if name.startswith("weight") else "KEEP")
+
+
+def test_the_first_example_that_is_not_finite_is_found_though_sums_overflow():
+    x = torch.full((5, 3), 3e38)  # finite, its sum is not
+    assert first_not_finite(x) is None
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        x[3, 1], x[4, 2] = wrong, torch.inf
+        assert first_not_finite(x) == 3
