@@ -34,6 +34,7 @@ TOLERANCE = 0.02
 FEWEST_DRAWS, MOST_DRAWS = 32, 256
 _DRAWS_AT_ONCE = 64_000_000  # weights held at a time: 256 MB in float32
 _DRAWS_IN_CACHE = 1 << 18  # weights
+_BYTES_IN_CACHE = 3 << 19  # of inputs; with more ResNet-20 takes twice as long
 _INPUTS_AT_ONCE = 4096  # of a stream
 _OUTPUTS_AT_ONCE = 32_000_000  # draws are not doubled beyond so many outputs
 _LEAST_NLL = 0.01  # below it, errors are relative to it
@@ -61,7 +62,7 @@ def predict(
             variances go through the layers (`assess.moments`), which is approximate, and takes the
             time of about three passes.
         seed: of the draws.
-        batch_size: inputs evaluated at a time.
+        batch_size: most inputs evaluated at a time; on a CPU fewer where each is large.
         familiarity: of the inputs, to state it with the prediction: `Familiarity.of(train.x)`.
         abstain: mark inputs as abstained that are stranger than this share of held-out examples.
         targets: as in the training data; their likelihood then decides about `enough_draws`.
@@ -103,6 +104,8 @@ def predict(
     drawn, check_at = how_drawn(posterior, n_samples), FEWEST_DRAWS
     blocks: list[tuple[Tensor, Mapping[str, Tensor]]] = []
     centre = posterior.mean if drawn == "pairs" else None
+    if network.device.type == "cpu":
+        batch_size = min(batch_size, _n_in_cache(x))
     with network.evaluator(x.split(batch_size), posterior.buffers, centre) as evaluate:
         for w, draw_buffers in weight_vectors(posterior, n_samples, seed, reuse=True):
             blocks.append((_outputs(evaluate, w, draw_buffers, x), _kept(network.numbers(w))))
@@ -113,6 +116,11 @@ def predict(
                     break
                 check_at *= 2
     return _with_familiarity(network, _mixture(network, blocks, drawn), x, familiarity, abstain)
+
+
+def _n_in_cache(x: Input) -> int:
+    """Inputs that a CPU evaluates best at a time."""
+    return max(1, _BYTES_IN_CACHE * len(x) // max(1, sum(t.nbytes for t in tensors_of(x))))
 
 
 def _outputs(evaluate: Evaluator, w: Tensor, draw_buffers: Buffers, x: Input) -> Tensor:
