@@ -30,22 +30,20 @@ static inline float exp_(float x) {
   return float_of(bits_of(p) + (bits_of(t) << 23));
 }
 
-/* log x of a positive normal number */
+/* log x of a positive normal number, to 3e-7 of it */
 static inline float log_(float x) {
   const uint32_t bits = bits_of(x) - 0x3f3504f3; /* sqrt(1/2): the fraction ends up around 1 */
   const float k = (float)((int32_t)bits >> 23);
   const float f = float_of((bits & 0x007fffff) + 0x3f3504f3) - 1;
-  const float z = f * f;
-  float p = 7.0376836292e-2f;
-  p = p * f - 1.1514610310e-1f;
-  p = p * f + 1.1676998740e-1f;
-  p = p * f - 1.2420140846e-1f;
-  p = p * f + 1.4249322787e-1f;
-  p = p * f - 1.6668057665e-1f;
-  p = p * f + 2.0000714765e-1f;
-  p = p * f - 2.4999993993e-1f;
-  p = p * f + 3.3333331174e-1f;
-  return (p * f * z - k * 2.12194440e-4f - 0.5f * z) + f + k * 0.693359375f;
+  float p = -1.0378707e-1f;
+  p = p * f + 1.6338142e-1f;
+  p = p * f - 1.7212428e-1f;
+  p = p * f + 1.9884236e-1f;
+  p = p * f - 2.4971560e-1f;
+  p = p * f + 3.3335608e-1f;
+  p = p * f - 5.0000344e-1f;
+  p = p * f + 9.9999992e-1f;
+  return p * f + k * 6.9314718e-1f;
 }
 
 static inline uint32_t mix(uint32_t x) {
