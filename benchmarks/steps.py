@@ -354,7 +354,7 @@ def n_kept(engine: Engine[Any], net: str) -> tuple[int, float]:
     with torch.profiler.profile(profile_memory=True) as profiled:
         engine.step(problem, state, following())
     added = most = 0
-    for event in profiled.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in profiled.profiler.kineto_results.events():
         if event.name() == "[memory]":
             added += event.nbytes()
             most = max(most, added)
