@@ -112,6 +112,7 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_adam.argtypes = (pointer, *[count] * 4, real)
     library.bayesieve_scale.argtypes = (*[count] * 5, *[pointer] * 4)
     library.bayesieve_adabelief.argtypes = (pointer, *[count] * 6, real)
+    library.bayesieve_layer_scales.argtypes = (pointer, count, count, ctypes.c_int, real)
     library.bayesieve_spread.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_perturb.argtypes = (count, *[pointer] * 5)
     library.bayesieve_relu_moments.argtypes = (count, *[pointer] * 4)
@@ -124,6 +125,7 @@ def steps() -> ctypes.CDLL | None:
         "spread",
         "perturb",
         "adabelief",
+        "layer_scales",
         "relu_moments",
     ):
         getattr(library, f"bayesieve_{name}").restype = None

@@ -1,8 +1,9 @@
 /* Mean-field posteriors: draws of all weights, and one Adam step.
  *
  * Plain loops over arrays, written so that compilers turn them into vector instructions. Each has a
- * twin in Python that it is tested against: `draw_weights_`, `turn_` and `counter_normals` in
- * core/noise.py, `move_` in engines/variational.py and in engines/scaled.py.
+ * twin in Python that it is tested against: `draw_weights_`, `spread_`, `turn_` and `counter_normals`
+ * in core/noise.py, `move_` in engines/variational.py and in engines/scaled.py, `_move_scales_` in
+ * engines/bmr.py.
  */
 #include <stdint.h>
 #include <string.h>
@@ -427,5 +428,35 @@ void bayesieve_adabelief(const scaled *s, int64_t n_pieces, int64_t k, int64_t n
         start += c.n;
       }
     }
+  }
+}
+
+typedef struct {
+  float *mean, *mean1, *mean2;    /* (k, layers): of log c^-2, with the moments of its gradient */
+  float *log_std, *std1, *std2;
+  const float *noise;             /* (k, layers): of the draw of c */
+  const float *pulls;             /* (2, k, layers): as `scaled` has them */
+  const float *numbers;           /* (k, 5): those of `scaled`, and shape and rate of the prior */
+} layer_scales;
+
+/* One AdaBelief step of the scales of layers on (KL - log-likelihood) / N, with the weights
+ * themselves held, or, `standard`, weights in units of their prior's std */
+void bayesieve_layer_scales(const layer_scales *s, int64_t k, int64_t layers, int standard, float per) {
+  const uint8_t trained[1] = {1};
+  for (int64_t at = 0; at < k * layers; at++) {
+    const float *numbers = s->numbers + 5 * (at / layers);
+    const float kl = numbers[0], length = numbers[1], factor = numbers[2], shape = numbers[3];
+    const float std = exp_(s->log_std[at]), expected = numbers[4] * exp_(s->mean[at] + 0.5f * std * std);
+    const float pull = per * s->pulls[at], excess = kl * s->pulls[k * layers + at], e = s->noise[at];
+    float to_mean = kl * (expected - shape), to_std = kl * (expected * std - 1 / std);
+    if (standard) to_mean += 0.5f * pull, to_std += 0.5f * e * pull;
+    else to_mean -= 0.5f * excess, to_std += 0.25f * std * excess + pull * (0.5f * e + 0.25f * std);
+    to_std *= std;
+    float *mean1 = s->mean1 + at, *mean2 = s->mean2 + at, *std1 = s->std1 + at, *std2 = s->std2 + at;
+    const int64_t i = 0; /* of arrays of one number */
+    ADABELIEF(to_mean, mean1, mean2, length, mean_step)
+    ADABELIEF(to_std, std1, std2, length, std_step)
+    s->mean[at] -= mean_step;
+    s->log_std[at] -= std_step;
   }
 }

@@ -396,10 +396,10 @@ class Workspace:
     def _differentiate(self, batch: Batch, scale: float) -> tuple[Tensor, Sequence[Tensor | None]]:
         """Values, (k,), and the gradients of all inputs; None for those not used."""
         with torch.enable_grad():
-            log_lik = self._log_lik(batch) * scale
-            inputs = list(self._inputs.values())
-            grads = torch.autograd.grad(log_lik.sum(), inputs, allow_unused=True)
-        return log_lik.detach(), grads
+            log_lik = self._log_lik(batch)
+            by, inputs = torch.full_like(log_lik, scale), list(self._inputs.values())
+            grads = torch.autograd.grad(log_lik, inputs, by, allow_unused=True)
+        return log_lik.detach() * scale, grads
 
     def draw_others_(self, generator: Generator) -> dict[str, Tensor]:
         """Draw in weight space what no layer with noise on activations owns; return the noise.

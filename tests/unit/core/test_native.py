@@ -21,13 +21,20 @@ from bayesieve.core.noise import (
     perturbed,
     spread_,
 )
-from bayesieve.core.priors import Normal, SpikeSlab, constant_precision, mixture_precision
+from bayesieve.core.priors import (
+    LayerScaled,
+    Normal,
+    SpikeSlab,
+    constant_precision,
+    mixture_precision,
+)
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
-from bayesieve.engines import scaled, variational
+from bayesieve.engines import bmr, scaled, variational
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.optimisers import pace_of
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
@@ -252,6 +259,29 @@ def test_an_adabelief_step_in_c_is_the_step_in_python(name, masks, kind):
     for key, wanted in found[0].items():
         scale = max(float(wanted.float().abs().max()), 1.0) if wanted.numel() else 1.0
         torch.testing.assert_close(found[1][key], wanted, rtol=5e-5, atol=5e-6 * scale)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_step_of_layer_scales_in_c_is_the_step_in_python(held):
+    found = []
+    for move in (bmr._move_scales_, bmr._move_scales_natively_):
+        problem = problem_of()
+        prior = LayerScaled(shape=(2.0, 3.0, 1.5), rate=2.5)
+        state = state_of(BMR(prior, lr=(1e-2, 1e-3, 1e-1)), problem, masks=False, native_steps=True)
+        source = Generator().manual_seed(8)
+        shape = state.scale_mean.shape
+        for tensor in (state.scale_mean, state.scale_log_std):
+            tensor.normal_(generator=source)
+        noise, pulls = (
+            torch.randn(shape, generator=source),
+            torch.randn(2, *shape, generator=source),
+        )
+        rates = scaled.Rates(pace_of(state.lr, torch.tensor(3.0)), torch.tensor(0.3), 7)
+        for _ in range(2):
+            move(state, noise, pulls, rates, held=held)
+        found.append(dict(named_tensors(state)))
+    for key, wanted in found[0].items():
+        torch.testing.assert_close(found[1][key], wanted, rtol=1e-5, atol=1e-6)
 
 
 class WithUnusedLayer(nn.Module):
