@@ -161,10 +161,11 @@ void bayesieve_spread(int64_t k, int64_t n, int64_t d, const float *restrict mea
 
 static void perturb(int64_t n, const float *restrict mean, const float *restrict variance,
                     const float *restrict noise, float *restrict out, float *restrict slope) {
+#pragma omp simd
   for (int64_t i = 0; i < n; i++) {
-    const float std = __builtin_sqrtf(variance[i] < 0 ? 0 : variance[i]);
-    out[i] = mean[i] + std * noise[i];
-    slope[i] = std > 0 ? noise[i] / (2 * std) : 0;
+    const float v = variance[i] > 0 ? variance[i] : 0, root = __builtin_sqrtf(v);
+    out[i] = mean[i] + root * noise[i];
+    slope[i] = v > 0 ? 0.5f * noise[i] / root : 0;
   }
 }
 
@@ -173,10 +174,11 @@ void bayesieve_perturb(int64_t n, const float *mean, const float *variance, cons
                        float *out, float *slope) {
   const int64_t half = (n + 1) / 2;
   const uint32_t key[3] = {keys[0], keys[1], keys[2]};
-  float first[256], second[256];
-  for (int64_t start = 0; start < half; start += 256) {
-    const int64_t size = start + 256 < half ? 256 : half - start;
+  float first[CHUNK], second[CHUNK];
+  for (int64_t start = 0; start < half; start += CHUNK) {
+    const int64_t size = start + CHUNK < half ? CHUNK : half - start;
     const int64_t rest = start + half + size <= n ? size : size - 1; /* n may be odd */
+#pragma omp simd
     for (int64_t i = 0; i < size; i++) normals((uint32_t)(start + i), key, first + i, second + i);
     perturb(size, mean + start, variance + start, first, out + start, slope + start);
     perturb(rest, mean + half + start, variance + half + start, second, out + half + start,
