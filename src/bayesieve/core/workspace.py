@@ -251,7 +251,10 @@ class Draw:
     def take_pieces(self) -> list[Piece]:
         """The gradients as pieces, in order; what autograd made is freed with the result."""
         pieces, self.pieces = self.pieces, None
-        return pieces or [Piece(self.grads, self.variance_grads, 0, self.weights.shape[1])]
+        if pieces is None:
+            assert self.grads is not None
+            pieces = [Piece(self.grads, self.variance_grads, 0, self.weights.shape[1])]
+        return pieces
 
 
 class Workspace:
