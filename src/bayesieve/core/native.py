@@ -15,6 +15,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from bayesieve.files import cache_dir, write_atomically
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = (
     "-std=gnu99", "-O3", "-march=native", "-ffp-contract=fast", "-fno-math-errno",
-    "-fno-trapping-math", "-fPIC", "-shared",
+    "-fno-trapping-math", "-fopenmp-simd", "-fPIC", "-shared",
 )  # fmt: skip
 _QUIET = ("-Wno-psabi",)
 _SECONDS = 60
@@ -49,6 +50,23 @@ def address(tensor: Tensor | None) -> int | None:
     assert tensor.is_contiguous()
     assert tensor.dtype in _DTYPES
     return tensor.data_ptr()
+
+
+def addresses(*tensors: Tensor | None) -> "ctypes.Array[ctypes.c_void_p]":
+    """Addresses of contiguous CPU tensors, for a C structure of pointers."""
+    return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
+
+
+def table(rows: Sequence[Sequence[Tensor | int | None]]) -> Tensor:
+    """A C array of structures of pointers and counts, one for each row, as a tensor of int64.
+
+    Example:
+        >>> table([(None, 0, 3), (None, 3, 5)])
+        tensor([[0, 0, 3],
+                [0, 3, 5]])
+    """
+    numbers = [[x if isinstance(x, int) else address(x) or 0 for x in row] for row in rows]
+    return torch.tensor(numbers, dtype=torch.int64)
 
 
 @functools.cache
@@ -91,10 +109,11 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_draw.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_turn.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_draws.argtypes = (count, count, count, *[pointer] * 4)
-    library.bayesieve_adam.argtypes = (pointer, count, count, count, real)
-    library.bayesieve_scale.argtypes = (count, count, count, count, *[pointer] * 4)
-    library.bayesieve_adabelief.argtypes = (pointer, count, count, count, count, count, real)
-    library.bayesieve_spread.argtypes = (count, count, count, *[pointer] * 4)
+    library.bayesieve_adam.argtypes = (pointer, *[count] * 4, real)
+    library.bayesieve_scale.argtypes = (*[count] * 5, *[pointer] * 4)
+    library.bayesieve_adabelief.argtypes = (pointer, *[count] * 6, real)
+    library.bayesieve_layer_scales.argtypes = (pointer, count, count, ctypes.c_int, real)
+    library.bayesieve_spread.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_perturb.argtypes = (count, *[pointer] * 5)
     library.bayesieve_relu_moments.argtypes = (count, *[pointer] * 4)
     for name in (
@@ -106,6 +125,7 @@ def steps() -> ctypes.CDLL | None:
         "spread",
         "perturb",
         "adabelief",
+        "layer_scales",
         "relu_moments",
     ):
         getattr(library, f"bayesieve_{name}").restype = None

@@ -170,7 +170,7 @@ def draw_weights(
     problem: "Problem", state: Any, *, local: bool, paired: bool = False,
     ratio: Tensor | None = None, own: bool = True,
 ) -> "Draw":  # fmt: skip
-    """Draw w = r (m + s ε), 0 where pruned; r m and r s themselves for noise on activations.
+    """Draw w = r (m + s ε), 0 where pruned; r m and (r s)² themselves for noise on activations.
 
     Args:
         problem: whose workspace receives the draw.
@@ -182,6 +182,8 @@ def draw_weights(
             their gradients must then be all that the engine needs.
     """
     drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
+    in_float32 = problem.execution.moments is None  # of the moments; others move in Python
+    drawn.in_pieces = problem.execution.native and in_float32 and own and not paired
     if local and problem.execution.native:
         _spread_natively_(state, drawn, ratio, masks[0])
     elif local:
@@ -235,7 +237,7 @@ def _draw_natively_(
     if ratio is not None:
         runs, sizes = state.groups.runs, (len(state.groups.runs), ratio.shape[1])
         scaled = (runs, ratio.contiguous(), keep, drawn.weights)
-        library.bayesieve_scale(k, d, *sizes, *map(native.address, scaled))
+        library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
 
 
 def _turn(
@@ -256,6 +258,7 @@ def _turn(
 def turn_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
     """Write g (w - centre), (k, n), into `turned`, and mirror w at its centre."""
     assert drawn.turned is not None
+    assert drawn.grads is not None
     n = state.log_std.shape[1]
     shift = drawn.weights[:, :n] - _centre(state, ratio, keep)
     drawn.turned.copy_(drawn.grads[:, :n] * shift)
@@ -275,30 +278,40 @@ def _spread_natively_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Ten
     """`spread_` in C."""
     library, (k, d), n = native.steps(), state.mean.shape, state.log_std.shape[1]
     assert library is not None
-    assert drawn.stds is not None
-    tensors = (state.mean, state.log_std, drawn.weights, drawn.stds)
+    assert drawn.variances is not None
+    tensors = (state.mean, state.log_std, keep, drawn.weights, drawn.variances)
     library.bayesieve_spread(k, n, d, *map(native.address, tensors))
-    if ratio is None and keep is None:
+    if ratio is None:
         return
-    runs = None if ratio is None else state.groups.runs
-    sizes = (0, 0) if ratio is None else (len(state.groups.runs), ratio.shape[1])
-    factors = None if ratio is None else ratio.contiguous()
-    for buffer in (drawn.weights, drawn.stds):
-        addresses = map(native.address, (runs, factors, keep, buffer))
-        library.bayesieve_scale(k, d, *sizes, *addresses)
+    sizes = (len(state.groups.runs), ratio.shape[1])
+    for buffer, factor in ((drawn.weights, ratio), (drawn.variances, ratio.square())):
+        scaled = (state.groups.runs, factor.contiguous(), None, buffer)
+        library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
 
 
 def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
-    """Write r m and r s into the buffers of layers with noise on activations; 0 where not kept."""
-    assert drawn.stds is not None
+    """Write r m and (r s)² for layers with noise on activations; 0 where not kept."""
+    assert drawn.variances is not None
     n = state.log_std.shape[1]
     drawn.weights.copy_(state.mean)
-    drawn.stds[:, :n] = state.log_std.exp()
-    for buffer in (drawn.weights, drawn.stds):
-        if ratio is not None:
-            buffer[:, :n].mul_(state.groups.to_entries(ratio))
-        if keep is not None:
-            buffer.mul_(keep)
+    drawn.variances[:, :n] = (2 * state.log_std).exp()
+    if ratio is not None:
+        factors = state.groups.to_entries(ratio)
+        drawn.weights[:, :n].mul_(factors)
+        drawn.variances[:, :n].mul_(factors).mul_(factors)
+    if keep is not None:
+        drawn.weights.mul_(keep)
+        drawn.variances.mul_(keep)
+
+
+def _perturb(mean: Tensor, var: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Compute mean + sqrt(var) · ε, ε of `counter_normals`, and its slope in var, in C."""
+    library = native.steps()
+    assert library is not None
+    output, slope = torch.empty_like(mean), torch.empty_like(mean)
+    tensors = (mean, var, fresh_keys(generator), output, slope)
+    library.bayesieve_perturb(mean.numel(), *map(native.address, tensors))
+    return output, slope
 
 
 class _Perturb(torch.autograd.Function):
@@ -309,12 +322,7 @@ class _Perturb(torch.autograd.Function):
         mean: Tensor, var: Tensor, generator: Generator, in_c: bool
     ) -> tuple[Tensor, Tensor]:
         if in_c:
-            output, slope = torch.empty_like(mean), torch.empty_like(mean)
-            library = native.steps()
-            assert library is not None
-            tensors = (mean, var, fresh_keys(generator), output, slope)
-            library.bayesieve_perturb(mean.numel(), *map(native.address, tensors))
-            return output, slope
+            return _perturb(mean, var, generator)
         noise = torch.empty_like(mean).normal_(generator=generator)
         std = var.clamp_min(0).sqrt_()
         output = torch.addcmul(mean, std, noise)
@@ -356,39 +364,69 @@ def perturbed(mean: Tensor, var: Tensor, generator: Generator, *, in_c: bool = F
     return output
 
 
-class _Spread(torch.autograd.Function):
-    """x² (s²)ᵀ + b², its products in another dtype; no graph of tensors as large as the weights."""
+class _LocalLinear(torch.autograd.Function):
+    """A draw of x Wᵀ + b with normal W and b, one step of autograd for all of it.
+
+    The products of variances are in a dtype of fewer digits where that is faster. Gradients for
+    tensors as large as the weights are one product each, and no other tensor is as large.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, std: Tensor, bias_std: Tensor | None, dtype: torch.dtype
-    ) -> Tensor:
-        square, variance = (x * x).to(dtype), (std * std).to(dtype)
-        ctx.save_for_backward(x, std, bias_std, square, variance)
-        var = F.linear(square, variance).to(x.dtype)
-        return var if bias_std is None else var.addcmul_(bias_std, bias_std)
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor,
+        bias_var: Tensor | None, generator: Generator, dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
+        square, weight_var = (x * x).to(dtype), weight_var.to(dtype)
+        mean = F.linear(x, weight, bias)
+        if dtype == x.dtype:
+            var = F.linear(square, weight_var, bias_var)
+        else:
+            var = F.linear(square, weight_var).to(x.dtype)
+            var = var if bias_var is None else var.add_(bias_var)
+        output, slope = _perturb(mean, var, generator)
+        ctx.save_for_backward(x, square, weight, weight_var, slope)
+        ctx.biased = bias is not None
+        return output
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor | None, None]:
-        x, std, bias_std, square, variance = ctx.saved_tensors
-        rows = grad.to(variance.dtype).flatten(0, -2)
-        for_x = for_bias = None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, square, weight, weight_var, slope = ctx.saved_tensors
+        rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
+        for_var = rows * slope.view_as(rows)
+        spread = for_var.to(weight_var.dtype)
+        for_x = for_bias = for_bias_var = None
         if ctx.needs_input_grad[0]:
-            for_x = (rows @ variance).to(x.dtype).view_as(x).mul_(x).mul_(2)
-        for_std = torch.mul(rows.t() @ square.flatten(0, -2), std).mul_(2)
-        if bias_std is not None:
-            for_bias = grad.flatten(0, -2).sum(0).mul_(bias_std).mul_(2)
-        return for_x, for_std, for_bias, None
+            twice = (spread @ weight_var).to(x.dtype).mul_(inputs)
+            for_x = torch.addmm(twice, rows, weight, beta=2).view_as(x)
+        for_weight = rows.t() @ inputs
+        for_weight_var = (spread.t() @ square.flatten(0, -2)).to(x.dtype)
+        if ctx.biased:
+            for_bias, for_bias_var = rows.sum(0), for_var.sum(0)
+        return for_x, for_weight, for_bias, for_weight_var, for_bias_var, None, None
 
 
-def spread_of(x: Tensor, std: Tensor, bias_std: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Variance of a Linear layer's outputs at x, (..., in) -> (..., out); products in `dtype`."""
-    var: Tensor = _Spread.apply(x, std, bias_std, dtype)
-    return var
+def local_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor, bias_var: Tensor | None,
+    generator: Generator, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """Draw the outputs of a Linear layer at x, (..., in) -> (..., out), in float32 on a CPU.
+
+    Args:
+        x: inputs.
+        weight: means of the weights, (out, in).
+        bias: means of the biases, (out,).
+        weight_var: variances of the weights, (out, in).
+        bias_var: variances of the biases, (out,).
+        generator: of the keys of `counter_normals`.
+        dtype: of the products of variances (`native.product_dtype`).
+    """
+    tensors = (x, weight, bias, weight_var, bias_var)
+    output: Tensor = _LocalLinear.apply(*tensors, generator, dtype)
+    return output
 
 
 class LocalLayer(nn.Module):
-    """A Linear or Conv layer with a mean and a standard deviation per weight."""
+    """A Linear or Conv layer with a mean and a variance per weight."""
 
     def __init__(
         self, layer: nn.Module, source: Callable[[], Generator], *, in_c: bool = False
@@ -397,8 +435,8 @@ class LocalLayer(nn.Module):
         self.in_c = in_c
         self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
-        self.weight_std = _meta_like(self.weight)
-        self.bias_std = None if self.bias is None else _meta_like(self.bias)
+        self.weight_var = _meta_like(self.weight)
+        self.bias_var = None if self.bias is None else _meta_like(self.bias)
         self.source = source
         self._layer = [layer]  # in a list: not a submodule, only its forward settings are used
 
@@ -409,14 +447,12 @@ class LocalLayer(nn.Module):
                 "noise on activations (local=True) cannot be drawn again by activation "
                 "checkpointing: the way back would see other noise. Use local=False."
             )
-        mean = self._linear(x, self.weight, self.bias)
         if self.in_c and self.is_linear:
-            dtype = native.product_dtype()
-            var = spread_of(x, self.weight_std, self.bias_std, dtype)
-            return perturbed(mean, var, self.source(), in_c=mean.is_contiguous())
-        bias_var = None if self.bias_std is None else self.bias_std.square()
+            tensors = (self.weight, self.bias, self.weight_var, self.bias_var)
+            return local_linear(x, *tensors, self.source(), native.product_dtype())
+        mean = self._linear(x, self.weight, self.bias)
         # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.
-        var = self._linear(x * x, self.weight_std.square(), bias_var)
+        var = self._linear(x * x, self.weight_var, self.bias_var)
         plain = self.in_c and mean.is_contiguous() and var.is_contiguous()
         return perturbed(mean, var, self.source(), in_c=plain)
 
@@ -459,7 +495,7 @@ def localise(
     Bayesian tensors keep being drawn in weight space.
 
     Returns:
-        The module, and for each new std parameter the name of the weight it belongs to.
+        The module, and for each new variance the name of the weight it belongs to.
     """
     roles = dict(zip(network.layout.names, network.layout.roles, strict=True))
     skeleton = copy.deepcopy(network.skeleton)
@@ -475,5 +511,5 @@ def localise(
         if all(roles.get(name, Role.POINT) < Role.POINT and owners[p] == 1 for name, p in tensors):
             parent, _, leaf = path.rpartition(".")
             setattr(skeleton.get_submodule(parent), leaf, LocalLayer(layer, source, in_c=in_c))
-            names |= {f"{name}_std": name for name, _ in tensors}
+            names |= {f"{name}_var": name for name, _ in tensors}
     return skeleton, names

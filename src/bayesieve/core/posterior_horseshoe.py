@@ -24,6 +24,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior
 
 _N_NODES = 12  # of the quadrature in each of two directions
+_FAR = 80.0  # logs beyond it would leave the range of float32
 
 
 class UnitScales(EntryGroups):
@@ -48,9 +49,8 @@ class UnitScales(EntryGroups):
         self.active = torch.cat([self.local] * 2 + [self.common] * 2 + [self.slab])
         nodes, weights = np.polynomial.hermite_e.hermegauss(_N_NODES)
         self.nodes = torch.as_tensor(nodes, dtype=dtype, device=device)
-        self.log_weights = torch.as_tensor(
-            np.log(weights / weights.sum()), dtype=dtype, device=device
-        )
+        weights = np.outer(weights, weights) / weights.sum() ** 2
+        self.weights = torch.as_tensor(weights, dtype=dtype, device=device)
 
     @property
     def size(self) -> int:
@@ -63,9 +63,9 @@ class UnitScales(EntryGroups):
         return iter(logs.split(sizes, -1))
 
     def to_units(self, values: Tensor) -> Tensor:
-        """One number per layer, (k, L), to one per unit, (k, R)."""
+        """Numbers of each layer, (k, L, ...), to those of each unit, (k, R, ...)."""
         columns = [
-            values[:, i : i + 1].expand(-1, part.stop - part.start)
+            values[:, i : i + 1].expand(-1, part.stop - part.start, *values.shape[2:])
             for i, part in enumerate(self.layers)
         ]
         return torch.cat(columns, 1)
@@ -85,20 +85,22 @@ class UnitScales(EntryGroups):
     def log_expected_power(
         self, mean: Tensor, std: Tensor, log_std: Tensor, power: float = 1.0
     ) -> Tensor:
-        """Log E[γᵖ] of each unit when the logs are N(mean, std²), (k, S) -> (k, R); quadrature."""
+        """Log E[γᵖ] of each unit when the logs are N(mean, std²), (k, S) -> (k, R).
+
+        Quadrature in log λ² and log u. By H3 γ⁻² = 1/λ² + u, so that the grid needs no exponential.
+        """
         ratio = self.log_ratio(mean, log_std)
         variance = std.square()
         a, b, layer_a, layer_b, u = self.split(variance)
         ratio_variance = self.local * (a + b) + self.to_units(self.common * (layer_a + layer_b))
         *_, precision = self.split(mean)
         first = ratio[..., None] + ratio_variance.sqrt()[..., None] * self.nodes
-        second = self.to_units(precision)[..., None] + self.to_units(u.sqrt())[..., None] * (
-            self.nodes
-        )
-        bound = softplus(first[..., None] + second[..., None, :])  # (k, R, Q, Q)
-        log_scale = 0.5 * (first[..., None] - self.local[:, None, None] * bound)
-        log_weights = self.log_weights[:, None] + self.log_weights
-        return (power * log_scale + log_weights).flatten(-2).logsumexp(-1)
+        second = precision[..., None] + u.sqrt()[..., None] * self.nodes  # (k, L, Q)
+        inverse = (-first).clamp(-_FAR, _FAR).exp()
+        slab = self.slab[:, None] * second.clamp(-_FAR, _FAR).exp()
+        scale = (inverse[..., None] + self.to_units(slab)[..., None, :]).rsqrt()  # (k, R, Q, Q)
+        values = scale if power == 1 else scale**power
+        return (self.weights * values).sum((-2, -1)).log()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -228,7 +228,7 @@ class Problem:
     def workspace(self, n_models: int = 1, *, local: bool = False) -> Workspace:
         """The flat buffers of k models; made on first use and whenever k or `local` changes."""
         space = self._workspace
-        if space is None or space.n_models != n_models or (space.stds is not None) != local:
+        if space is None or space.n_models != n_models or (space.variances is not None) != local:
             self._workspace = space = Workspace(
                 self.network,
                 n_models,
@@ -266,21 +266,29 @@ class Problem:
 
         Noise on activations comes from the generator.
         """
-        if draw.stds is not None and draw.std_grads is not None:
-            space = self.workspace(len(draw.weights), local=True)
-            source, scale = self.execution.source(generator), self.n_data / batch.n_step
-            value = space.local_value_and_grad(batch, scale, source)
-            sums = self._summed(space, batch, value, draw.grads, draw.std_grads)
-            value, draw.grads, draw.std_grads = sums
-            self.execution.clip_(self.n_data, draw.grads, draw.std_grads)
+        scale, execution = self.n_data / batch.n_step, self.execution
+        space = self.workspace(len(draw.weights), local=draw.variances is not None)
+        noise = {}
+        if draw.variances is not None:
+            noise = space.draw_others_(execution.source(generator))
+        if draw.in_pieces and not noise and execution.takes_whole(batch.n):
+            value, draw.pieces = space.value_and_pieces(batch, scale)
             return value
-        space = self.workspace(len(draw.weights))
-        value = space.value_and_grad(batch, self.n_data / batch.n_step, draw.turn)
+        draw.grads, draw.variance_grads = space.grads, space.variance_grads
+        value = space.value_and_grad(batch, scale, draw.turn)
+        if draw.variances is not None and draw.variance_grads is not None:
+            space.differentiate_others_(noise)
+            sums = self._summed(space, batch, value, draw.grads, draw.variance_grads)
+            value, draw.grads, draw.variance_grads = sums
+            if execution.clip_norm is not None:
+                std_grads = 2 * draw.variances.sqrt() * draw.variance_grads
+                execution.clip_(self.n_data, draw.grads, std_grads, along=draw.variance_grads)
+            return value
         if draw.centre is None:
             along = [] if draw.turned is None else [draw.turned]
             value, draw.grads, *along = self._summed(space, batch, value, draw.grads, *along)
             draw.turned = along[0] if along else None
-            self.execution.clip_(self.n_data, draw.grads, along=draw.turned)
+            execution.clip_(self.n_data, draw.grads, along=draw.turned)
             return value
         n = draw.centre.shape[1]
         spread = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)

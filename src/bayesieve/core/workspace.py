@@ -15,9 +15,9 @@ engine stay in the dtype of the model, and predictions are made in it.
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -39,6 +39,7 @@ _STATISTICS = ("running_mean", "running_var")
 _PART = 1 << 16  # weights
 _LEAST_HALVED = 8  # examples
 _REHEARSED = 1000  # parts at most, on the meta device
+_LARGEST_COUNTED = (32 << 20) - (1 << 16)  # bytes of a block, by which glibc sets its bounds
 
 
 class Sharing(Protocol):
@@ -71,7 +72,8 @@ class Execution:
         full_precision: modules that stay in the dtype of the model, by name pattern or type.
         compiled: whether elementwise functions of flat tensors are compiled.
         native: whether draws and Adam steps of mean-field posteriors run in C (`core.native`).
-        clip_norm: bound on the norm of the log-likelihood gradient per example; None has no bound.
+        clip_norm: bound on the norm of the log-likelihood gradient for means and stds per example;
+            None has no bound.
         micro_batch: most examples that go through the network at once; the gradients of the parts
             of a batch are added. None takes the batch whole.
         moments: dtype of the moments that Adam keeps; None is that of the weights.
@@ -134,6 +136,11 @@ class Execution:
         factor = (self.clip_norm * n_data / square.sqrt()).clamp(max=1)[:, None]
         for grad in grads if along is None else (*grads, along):
             grad.mul_(factor)
+
+    def takes_whole(self, n: int) -> bool:
+        """Whether the gradients of n examples are used as autograd makes them: no sum, no bound."""
+        one = self.micro_batch is None or n <= self.micro_batch
+        return one and self.clip_norm is None and self.sharing is None
 
     def source(self, generator: Generator) -> Generator:
         """Where a step draws what its processes need not share; `generator` in one process."""
@@ -200,12 +207,25 @@ def _in_full(forward: Callable[..., Any], device: str, dtype: torch.dtype) -> Ca
     return run
 
 
+class Piece(NamedTuple):
+    """Gradients for the entries start to stop of w, (k, ...) each; None where all are 0."""
+
+    grad: Tensor | None
+    variance_grad: Tensor | None
+    start: int
+    stop: int
+
+
 @dataclass
 class Draw:
-    """Weights at which k networks are evaluated, and the gradients there: buffers of a workspace.
+    """Weights at which k networks are evaluated, and the gradients there.
 
-    With noise on activations `weights` has the means and `stds` the standard deviations of layers
-    that add it; both are None otherwise. All are (k, d).
+    With noise on activations `weights` has the means and `variances` the variances of layers that
+    add it, and `variance_grads` the gradients for these; both are None otherwise. All are (k, d).
+
+    Gradients are buffers of the workspace, or, `in_pieces`, the tensors that autograd made, one or
+    two for each tensor of the network, which saves a copy and its memory. Steps in C read them
+    where they are.
 
     Where every process draws weights of its own, `centre` is what they spread around, (k, n) of the
     Bayesian ones, and `spread_grads` the sum over the processes of grads · (weights - centre): a
@@ -218,13 +238,23 @@ class Draw:
     """
 
     weights: Tensor
-    grads: Tensor
-    stds: Tensor | None = None
-    std_grads: Tensor | None = None
+    grads: Tensor | None = None
+    variances: Tensor | None = None
+    variance_grads: Tensor | None = None
+    in_pieces: bool = False
+    pieces: list[Piece] | None = None
     centre: Tensor | None = None
     spread_grads: Tensor | None = None
     turn: Callable[[], None] | None = None
     turned: Tensor | None = None
+
+    def take_pieces(self) -> list[Piece]:
+        """The gradients as pieces, in order; what autograd made is freed with the result."""
+        pieces, self.pieces = self.pieces, None
+        if pieces is None:
+            assert self.grads is not None
+            pieces = [Piece(self.grads, self.variance_grads, 0, self.weights.shape[1])]
+        return pieces
 
 
 class Workspace:
@@ -233,8 +263,8 @@ class Workspace:
     Args:
         network: the function to evaluate.
         n_models: k.
-        local: whether Linear and Conv layers add their noise to activations; `stds` and
-            `std_grads` then exist, of shape (k, d).
+        local: whether Linear and Conv layers add their noise to activations; `variances` then
+            exist, of shape (k, d).
         execution: how steps are computed; buffers and likelihood keep the model's dtype.
         warmth: of the run, scalar (`Likelihood.warm_log_prob`); None is 0.
     """
@@ -255,24 +285,20 @@ class Workspace:
         self.n_models = n_models
         self.norm_names = statistics_names(network)
         shape = (n_models, network.layout.size)
+        if network.device.type == "cpu":
+            keep_freed_memory()
         self.weights = torch.zeros(shape, device=network.device, dtype=network.dtype)
-        self.grads = torch.zeros_like(self.weights)
-        self.stds = torch.zeros_like(self.weights) if local else None
-        self.std_grads = torch.zeros_like(self.weights) if local else None
-        self.local_names: frozenset[str] = frozenset()
+        self.variances = torch.zeros_like(self.weights) if local else None
+        self._owner_of: dict[str, str] = {}
         self._noise_source = generator_on(network.device)
-        leaves, grad_views = self._views(self.weights), self._views(self.grads)
-        skeleton = network.skeleton
-        if self.stds is not None and self.std_grads is not None:
+        leaves, skeleton = self._views(self.weights), network.skeleton
+        if self.variances is not None:
             in_c = execution.native and n_models == 1 and self.precision == "float32"
-            skeleton, owner_of = localise(network, lambda: self._noise_source, in_c=in_c)
-            stds, std_grads = self._views(self.stds), self._views(self.std_grads)
-            leaves |= {name: stds[owner] for name, owner in owner_of.items()}
-            grad_views |= {name: std_grads[owner] for name, owner in owner_of.items()}
-            self.local_names = frozenset(owner_of.values())
+            skeleton, self._owner_of = localise(network, lambda: self._noise_source, in_c=in_c)
+            variances = self._views(self.variances)
+            leaves |= {name: variances[owner] for name, owner in self._owner_of.items()}
         leaves = {name: nn.Parameter(view) for name, view in leaves.items()}
-        self._inputs = list(leaves.values())
-        self._grad_views = [grad_views[name] for name in leaves]
+        self._inputs = dict(leaves)
         self._leaves, self._numbers = parameters_and_numbers(leaves)
         self.module, self._buffers = self._build(skeleton)
         self._names = tied_names(self.module)
@@ -284,14 +310,38 @@ class Workspace:
         plain = n_models > 1 and scalar and self.precision == "float32"
         self._layers = plain_layers(skeleton) if plain else None
 
+    @cached_property
+    def grads(self) -> Tensor:
+        """Gradient buffer, (k, d), made on first use: steps in C may do without."""
+        return torch.zeros_like(self.weights)
+
+    @cached_property
+    def variance_grads(self) -> Tensor | None:
+        """Gradient buffer for the variances, (k, d), made on first use."""
+        return None if self.variances is None else torch.zeros_like(self.variances)
+
+    @cached_property
+    def _grad_views(self) -> dict[str, Tensor]:
+        """Views of the gradient buffers by the name of the leaf."""
+        views = self._views(self.grads)
+        if self.variance_grads is not None:
+            for_variances = self._views(self.variance_grads)
+            views |= {name: for_variances[owner] for name, owner in self._owner_of.items()}
+        return views
+
+    @property
+    def local_names(self) -> frozenset[str]:
+        """Tensors of layers that add their noise to activations."""
+        return frozenset(self._owner_of.values())
+
     def bind(self, generator: Generator) -> None:
         """Draw activation noise from this generator from now on."""
         self._noise_source = generator
 
     @property
     def draw(self) -> Draw:
-        """The weight and gradient buffers."""
-        return Draw(self.weights, self.grads, self.stds, self.std_grads)
+        """The buffers of a draw, without gradients yet."""
+        return Draw(self.weights, variances=self.variances)
 
     def buffers(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's module buffers."""
@@ -321,10 +371,8 @@ class Workspace:
         for i, part in enumerate([*first, *(part for half in others for part in half)]):
             if between is not None and i == len(first):
                 between()
-            with torch.enable_grad():
-                log_lik = self._log_lik(part) * scale
-                grads = torch.autograd.grad(log_lik.sum(), self._inputs, allow_unused=True)
-            pairs = list(zip(self._grad_views, grads, strict=True))
+            log_lik, grads = self._differentiate(part, scale)
+            pairs = list(zip(self._grad_views.values(), grads, strict=True))
             used = [(view, g) for view, g in pairs if g is not None]
             into = torch._foreach_copy_ if total is None else torch._foreach_add_
             into([view for view, _ in used], [g for _, g in used])
@@ -332,30 +380,54 @@ class Workspace:
                 for view, g in pairs:
                     if g is None:  # a layer this call did not use
                         view.zero_()
-            total = log_lik.detach() if total is None else total + log_lik.detach()
+            total = log_lik if total is None else total + log_lik
         assert total is not None
         return total
 
-    def local_value_and_grad(self, batch: Batch, scale: float, generator: Generator) -> Tensor:
-        """The same for means in `weights` and stds in `stds`, with noise on activations.
+    def value_and_pieces(self, batch: Batch, scale: float) -> tuple[Tensor, list[Piece]]:
+        """The same, with the gradients as autograd made them; the batch is taken whole."""
+        log_lik, grads = self._differentiate(batch, scale)
+        whole = [None if g is None else g.contiguous() for g in grads]
+        by_name = dict(zip(self._inputs, whole, strict=True))
+        for_variance = {owner: by_name[name] for name, owner in self._owner_of.items()}
+        slices = self.network.layout.slices
+        return log_lik, [
+            Piece(by_name[name], for_variance.get(name), part.start, part.stop)
+            for name, part in slices.items()
+        ]
 
-        Tensors that no local layer owns are drawn in weight space. Fills `grads` and `std_grads`.
+    def _differentiate(self, batch: Batch, scale: float) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """Values, (k,), and the gradients of all inputs; None for those not used."""
+        with torch.enable_grad():
+            log_lik = self._log_lik(batch)
+            by, inputs = torch.full_like(log_lik, scale), list(self._inputs.values())
+            grads = torch.autograd.grad(log_lik, inputs, by, allow_unused=True)
+        return log_lik.detach() * scale, grads
+
+    def draw_others_(self, generator: Generator) -> dict[str, Tensor]:
+        """Draw in weight space what no layer with noise on activations owns; return the noise.
+
+        Layers draw theirs from the same generator from now on.
         """
-        assert self.stds is not None
-        assert self.std_grads is not None
+        assert self.variances is not None
         self.bind(generator)
         layout, noise = self.network.layout, {}
         for name in layout.names:
             part = layout.slices[name]
             if part.start < layout.n_bayesian and name not in self.local_names:
-                stds = self.stds[:, part]
+                stds = self.variances[:, part].sqrt()
                 noise[name] = torch.empty_like(stds).normal_(generator=generator)
                 self.weights[:, part].addcmul_(stds, noise[name])
-        log_lik = self.value_and_grad(batch, scale)
+        return noise
+
+    def differentiate_others_(self, noise: dict[str, Tensor]) -> None:
+        """Fill `variance_grads` of what `draw_others_` drew from `grads`: g ε / 2s, 0 at s = 0."""
+        assert self.variances is not None
+        assert self.variance_grads is not None
         for name, drawn in noise.items():
-            part = layout.slices[name]
-            self.std_grads[:, part] = self.grads[:, part] * drawn
-        return log_lik
+            part = self.network.layout.slices[name]
+            slope = drawn / (2 * self.variances[:, part].sqrt())
+            self.variance_grads[:, part] = self.grads[:, part] * slope.nan_to_num_(0.0, 0.0, 0.0)
 
     def _log_lik(self, batch: Batch) -> Tensor:
         if self.n_models == 1:
@@ -428,6 +500,17 @@ class Workspace:
         return module, stacked
 
 
+def keep_freed_memory() -> None:
+    """Let the C library keep what a step frees, gradients and activations, for the next step.
+
+    glibc gives freed memory back to the system beyond twice the largest block it has mapped and
+    freed so far, up to blocks of 32 MiB (M_MMAP_THRESHOLD in mallopt(3)). Every page that comes
+    back takes .3 to 3 µs, a quarter of a step in a virtual machine. A block of that size, freed
+    before anything is written to it, takes no memory and raises the bound to 64 MiB.
+    """
+    torch.empty(_LARGEST_COUNTED, dtype=torch.uint8)
+
+
 def plain_layers(module: nn.Module) -> Layers | None:
     """Names and layers of a `Sequential` of Flatten, Linear and activations; None for others.
 
@@ -465,9 +548,8 @@ def _run_layers(layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> 
             x = x.flatten(2)
         elif isinstance(layer, LocalLayer):
             mean = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
-            std, bias_std = parameters[f"{name}.weight_std"], parameters.get(f"{name}.bias_std")
-            bias_var = None if bias_std is None else bias_std.square()
-            x = perturbed(mean, _product(x * x, std.square(), bias_var), layer.source())
+            var, bias_var = parameters[f"{name}.weight_var"], parameters.get(f"{name}.bias_var")
+            x = perturbed(mean, _product(x * x, var, bias_var), layer.source())
         elif isinstance(layer, nn.Linear):
             x = _product(x, parameters[f"{name}.weight"], parameters.get(f"{name}.bias"))
         else:

@@ -165,6 +165,7 @@ class SBNN:
         everything = slice(0, state.mean.shape[1])
         draw_weights_(state, draw, noise, None, state.controls.factors[0], everything)
         log_lik = problem.gradient_(draw, batch, state.generator)
+        assert draw.grads is not None
         length = state.lr * state.controls.lr_scale / problem.n_data
         problem.kernel(_proximal_update_)(state, draw.grads, noise, length)
         state.step += 1

@@ -10,7 +10,6 @@ A step draws the scales, then calls `draw_weights`, `Problem.gradient_` and `wei
 last moves the scales along the gradients that `weights_step_` returns.
 """
 
-import ctypes
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -127,11 +126,14 @@ def _move_natively_(
     settings = (rates.kl, rates.pace.length, rates.pace.second_factor)
     numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
     ratio, width, pulls = ratio.contiguous(), width.contiguous(), torch.empty(2, *ratio.shape)
-    tensors = (drawn.weights, drawn.grads, drawn.stds, drawn.std_grads, state.mean, mean.first,
+    pieces = drawn.take_pieces()
+    gradients = native.table(pieces)
+    tensors = (drawn.weights if drawn.variances is None else None, state.mean, mean.first,
                mean.second, state.log_std, std.first, std.second, *masks, drawn.turned, numbers,
                ratio, width, runs, pulls)  # fmt: skip
-    described = (ctypes.c_void_p * len(tensors))(*map(native.address, tensors))
-    library.bayesieve_adabelief(described, k, n, d, len(runs), ratio.shape[1], 1 / rates.n_data)
+    described = native.addresses(gradients, *tensors)
+    sizes = (len(pieces), k, n, d, len(runs), ratio.shape[1])
+    library.bayesieve_adabelief(described, *sizes, 1 / rates.n_data)
     return pulls
 
 
@@ -139,12 +141,13 @@ def move_(
     state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
 ) -> Tensor:
     """Move (m, log s) in place; return the gradients for log r and log τ, (2, k, G)."""
+    assert drawn.grads is not None
     (keep, trained), groups, n = masks, state.groups, state.log_std.shape[1]
     mean, data = state.mean[:, :n], drawn.grads[:, :n]
     kept = data if keep is None else data * keep[:, :n]
     ratio, width = groups.to_entries(scales)
     data_mean = kept * ratio
-    if drawn.stds is None and drawn.spread_grads is None:
+    if drawn.variances is None and drawn.spread_grads is None:
         weights = drawn.weights[:, :n]  # 0 where not kept
         data_log_std = kept * (weights - ratio * mean)
         if drawn.turned is None:
@@ -156,9 +159,9 @@ def move_(
         if drawn.spread_grads is not None:  # sums over processes, as all that follows from them
             data_log_std = drawn.spread_grads
         else:
-            assert drawn.stds is not None
-            assert drawn.std_grads is not None
-            data_log_std = drawn.std_grads[:, :n] * drawn.stds[:, :n]
+            assert drawn.variances is not None
+            assert drawn.variance_grads is not None
+            data_log_std = 2 * drawn.variance_grads[:, :n] * drawn.variances[:, :n]
         pull = groups.total(data_mean * mean + data_log_std)
     variance, precision = (2 * state.log_std).exp(), 1 / width.square()
     excess = 1 - precision * (mean.square() + variance)

@@ -7,13 +7,12 @@ Gaussians the penalty's gradient needs one number per weight, an effective preci
 
 with κ = 1/τ² for a Normal and κ = p/τ₁² + (1-p)/τ₀² for the spike and slab. The data term follows
 from w = mean + std ε: ∂/∂mean = g and ∂/∂log_std = g ε std = g (w - mean), g the gradient at the
-draw. The draw itself is all a step keeps of its noise. With noise on activations the workspace has
-gradients for mean and std instead.
+draw. The draw itself is all a step keeps of its noise. With noise on activations there are
+gradients for means and variances instead: ∂/∂log_std = 2 std² ∂/∂std².
 
 A step is three calls: `draw_weights`, `Problem.gradient_`, `adam_step_`.
 """
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -124,6 +123,7 @@ def move_(
     """
     assert state.mean_moments is not None
     assert state.log_std_moments is not None
+    assert drawn.grads is not None
     keep, trained = (None if mask is None else mask[:, part] for mask in masks)
     grad_mean = -1 / n_data * drawn.grads[:, part]
     bayesian = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
@@ -155,11 +155,13 @@ def _move_natively_(
     (k, d), n = state.mean.shape, state.log_std.shape[1]
     settings = (*state.prior.all(), kl, pace.length, pace.second_factor)
     numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
-    tensors = (drawn.weights, drawn.grads, drawn.stds, drawn.std_grads, state.mean, mean.first,
+    pieces = drawn.take_pieces()
+    gradients = native.table(pieces)
+    tensors = (drawn.weights if drawn.variances is None else None, state.mean, mean.first,
                mean.second, state.log_std, std.first, std.second, *masks, drawn.turned,
                numbers)  # fmt: skip
-    described = (ctypes.c_void_p * len(tensors))(*map(native.address, tensors))
-    library.bayesieve_adam(described, k, n, d, 1 / n_data)
+    described = native.addresses(gradients, *tensors)
+    library.bayesieve_adam(described, len(pieces), k, n, d, 1 / n_data)
 
 
 def _pulls(
@@ -168,7 +170,8 @@ def _pulls(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Of a part of the posterior: the prior's pull on m and on log s, and the data's on log s."""
     numbers, mean, shift = state.prior.all(), state.mean[:, bayesian], None
-    if drawn.stds is None:
+    assert drawn.grads is not None
+    if drawn.variances is None:
         shift = drawn.weights[:, bayesian] - mean
         if keep is not None:
             shift = shift * keep[:, : mean.shape[1]]
@@ -179,8 +182,8 @@ def _pulls(
         else:  # the sum over processes
             data_log_std = drawn.spread_grads[:, bayesian]
     else:
-        assert drawn.std_grads is not None
-        data_log_std = drawn.std_grads[:, bayesian] * drawn.stds[:, bayesian]
+        assert drawn.variance_grads is not None
+        data_log_std = 2 * drawn.variance_grads[:, bayesian] * drawn.variances[:, bayesian]
     if at_draw:
         assert shift is not None
         w = mean + shift

@@ -1,4 +1,9 @@
-"""Training in bfloat16: close to float32, and float32 wherever it shows."""
+"""How steps are computed: in bfloat16, close to float32, and with memory kept between them."""
+
+import os
+import platform
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -120,3 +125,26 @@ def test_populations_of_plain_layers_on_own_rows_train_in_bfloat16_too():
         values.append(problem.value_and_grad(problem.initial.repeat(2, 1), batch)[0])
     difference = (values[0] - values[1]).abs()
     assert ((difference > 1e-6) & (difference < 0.2)).all()
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have other bounds")
+def test_memory_that_a_step_frees_is_kept_for_the_next():
+    faults = []
+    for call in ("", "keep_freed_memory()"):
+        script = f"""
+import resource, torch
+from bayesieve.core.workspace import keep_freed_memory
+{call}
+for _ in range(10):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    gradients = [torch.ones(1 << 20) for _ in range(4)]
+    del gradients
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+        settings = {n: v for n, v in os.environ.items() if not n.startswith(("MALLOC_", "LD_PRE"))}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=settings)
+        faults.append(int(done.stdout))
+    without, kept = faults
+    assert kept < 100
+    assert without > 1000  # of 4096 pages: if this no longer holds, the function can go

@@ -27,8 +27,8 @@ def spread(network, *, k=1, mean=None, std=None, seed=0):
     space = Workspace(network, k, local=True)
     d = network.layout.size
     space.weights.copy_(normal(d, seed=1) if mean is None else mean)
-    space.stds.copy_(0.5 * normal(d, seed=2).abs() if std is None else std)
-    space.stds[:, network.layout.n_bayesian :] = 0
+    space.variances.copy_((0.5 * normal(d, seed=2) if std is None else std).square())
+    space.variances[:, network.layout.n_bayesian :] = 0
     space.bind(seeded(seed))
     return space
 
@@ -48,13 +48,13 @@ def test_linear_outputs_have_the_moments_of_weight_draws(bias):
     space = spread(network)
     x = torch.tensor([0.5, -2.0, 1.0], dtype=torch.float64)
     part = network.layout.unflatten(space.weights[0])
-    stds = network.layout.unflatten(space.stds[0])
+    variances = network.layout.unflatten(space.variances[0])
     zero = torch.zeros(2, dtype=torch.float64)
     mean = x @ part["0.weight"].T + part.get("0.bias", zero)
-    var = x.square() @ stds["0.weight"].square().T + stds.get("0.bias", zero).square()
+    var = x.square() @ variances["0.weight"].T + variances.get("0.bias", zero)
     local = space.module(x.expand(N_DRAWS, 3)).detach()  # noise differs between examples
     assert_moments(local, mean, var)
-    draws = space.weights + space.stds * normal(N_DRAWS, network.layout.size, seed=3)
+    draws = space.weights + space.variances.sqrt() * normal(N_DRAWS, network.layout.size, seed=3)
     assert_moments(network.outputs(draws, x[None], {})[:, 0], mean, var)
 
 
@@ -72,27 +72,27 @@ def test_convolutions_have_the_marginal_moments_of_weight_draws(layer, conv, sha
     space = spread(network)
     x = normal(1, *shape, seed=4)
     part = network.layout.unflatten(space.weights[0])
-    stds = network.layout.unflatten(space.stds[0])
+    variances = network.layout.unflatten(space.variances[0])
     padding = layer.padding
     mean = conv(x, part["0.weight"], part["0.bias"], padding=padding)[0]
-    var = conv(x**2, stds["0.weight"] ** 2, stds["0.bias"] ** 2, padding=padding)[0]
+    var = conv(x**2, variances["0.weight"], variances["0.bias"], padding=padding)[0]
     local = space.module(x.expand(N_DRAWS, *shape)).detach()
     assert_moments(local, mean, var)
-    draws = space.weights + space.stds * normal(N_DRAWS, network.layout.size, seed=3)
+    draws = space.weights + space.variances.sqrt() * normal(N_DRAWS, network.layout.size, seed=3)
     assert_moments(network.outputs(draws, x, {})[:, 0], mean, var)
 
 
 def gradients(network, x, y, k, *, local):
-    """k independent gradient estimates for mean and std, each (k, d)."""
+    """k independent gradient estimates for mean and log std, each (k, d)."""
     space = spread(network, k=k)
     if local:
         space.value_and_grad(Batch(x, y), 1.0)
-        return space.grads, space.std_grads
+        return space.grads, 2 * space.variances * space.variance_grads
     plain = Workspace(network, k)
     noise = normal(k, network.layout.size, seed=6)
-    plain.weights.copy_(space.weights + space.stds * noise)
+    plain.weights.copy_(space.weights + space.variances.sqrt() * noise)
     plain.value_and_grad(Batch(x, y), 1.0)
-    return plain.grads, plain.grads * noise
+    return plain.grads, plain.grads * space.variances.sqrt() * noise
 
 
 @pytest.mark.parametrize("hidden", [False, True])
@@ -116,22 +116,22 @@ def test_without_spread_the_local_network_is_the_plain_one():
         space = spread(problem.network, mean=w, std=torch.zeros_like(w))
         torch.testing.assert_close(space.value_and_grad(batch, 1.0), value, msg=case.name)
         torch.testing.assert_close(space.grads, grad, msg=case.name)
-        assert torch.isfinite(space.std_grads).all()
+        assert torch.isfinite(space.variance_grads).all()
 
 
 def test_units_without_variance_give_finite_gradients():
     case = BY_NAME["regression"]
     network = Network.of(case.model(), case.likelihood)
     space = spread(network)
-    stds = network.layout.unflatten(space.stds)
+    variances = network.layout.unflatten(space.variances)
     for name in ("0.weight", "0.bias"):
-        stds[name][:, 1] = 0  # the whole of unit 1
+        variances[name][:, 1] = 0  # the whole of unit 1
     x, y = case.data()[:2]
     x[0] = 0
     space.value_and_grad(Batch(x, y), 1.0)
     assert torch.isfinite(space.grads).all()
-    assert torch.isfinite(space.std_grads).all()
-    slopes = network.layout.unflatten(space.std_grads)
+    assert torch.isfinite(space.variance_grads).all()
+    slopes = network.layout.unflatten(space.variance_grads)
     assert (slopes["0.weight"][:, 1] == 0).all()
     assert slopes["0.weight"][:, 0].abs().min() > 0
 
@@ -241,17 +241,17 @@ def test_batched_layers_draw_and_differentiate_as_vmap_does():
     problem = Problem(model, Gaussian(0.5, learned=True), (x, x[:, 0]), rows=rows)
     space = problem.workspace(2, local=True)
     assert space._layers is not None
-    assert space.stds is not None
-    assert space.std_grads is not None
+    assert space.variances is not None
+    assert space.variance_grads is not None
     space.weights.normal_(generator=torch.Generator().manual_seed(2))
-    space.stds.uniform_(0.1, 0.5, generator=torch.Generator().manual_seed(3))
-    space.stds[:, 0] = 0  # a weight without spread
+    space.variances.uniform_(0.01, 0.25, generator=torch.Generator().manual_seed(3))
+    space.variances[:, 0] = 0  # a weight without spread
     results = []
     for layers in (space._layers, None):
         space._layers = layers
         space.bind(torch.Generator().manual_seed(4))
         value = space.value_and_grad(problem.batch(torch.arange(6).expand(2, -1)), 1.0)
-        results.append((value, space.grads.clone(), space.std_grads.clone()))
+        results.append((value, space.grads.clone(), space.variance_grads.clone()))
     for batched, mapped in zip(*results, strict=True):
         torch.testing.assert_close(batched, mapped)
 

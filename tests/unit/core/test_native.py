@@ -2,10 +2,11 @@
 
 import os
 from copy import deepcopy
+from functools import partial
 
 import pytest
 import torch
-from torch import Generator
+from torch import Generator, nn
 
 from bayesieve.core import native
 from bayesieve.core.likelihoods import Categorical
@@ -16,17 +17,24 @@ from bayesieve.core.noise import (
     draw_weights_,
     fresh_keys,
     gaussian_draws,
+    local_linear,
     perturbed,
     spread_,
-    spread_of,
 )
-from bayesieve.core.priors import Normal, SpikeSlab, constant_precision, mixture_precision
+from bayesieve.core.priors import (
+    LayerScaled,
+    Normal,
+    SpikeSlab,
+    constant_precision,
+    mixture_precision,
+)
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
-from bayesieve.engines import scaled, variational
+from bayesieve.engines import bmr, scaled, variational
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.optimisers import pace_of
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
@@ -122,6 +130,17 @@ def test_a_draw_in_c_is_the_draw_in_python(name, masks):
     assert float((drawn - wanted).abs().max()) < 1e-5
 
 
+def filled(draw):
+    """A draw with gradients, and, unless there are variances, with other weights."""
+    source = Generator().manual_seed(5)
+    draw.grads = torch.randn(draw.weights.shape, generator=source)
+    if draw.variances is None:
+        draw.weights.normal_(generator=source)
+    else:
+        draw.variance_grads = torch.randn(draw.weights.shape, generator=source)
+    return draw
+
+
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("name", ENGINES)
@@ -132,12 +151,8 @@ def test_an_adam_step_in_c_is_the_step_in_python(name, masks, local):
         problem = problem_of()
         state = state_of(engine, problem, masks=masks, native_steps=native_steps)
         state.controls.kl_scale.fill_(0.3)
-        draw = problem.workspace(3, local=local).draw
-        source = Generator().manual_seed(5)
-        for tensor in (draw.weights, draw.grads, draw.stds, draw.std_grads):
-            if tensor is not None:
-                tensor.normal_(generator=source)
         for _ in range(2):
+            draw = filled(draw_weights(problem, state, local=local))
             variational.adam_step_(problem, state, draw, precision)
         states.append(dict(named_tensors(state)))
     for key, wanted in states[0].items():
@@ -169,16 +184,16 @@ def test_a_draw_of_scaled_weights_in_c_is_the_draw_in_python(name, masks):
 
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("name", [*ENGINES, *SCALED])
-def test_means_and_stds_of_local_noise_in_c_are_those_in_python(name, masks):
+def test_means_and_variances_of_local_noise_in_c_are_those_in_python(name, masks):
     engine = ENGINES[name][0] if name in ENGINES else SCALED[name]
     problem = problem_of()
     state = state_of(engine, problem, masks=masks, native_steps=True)
     ratio = scales_of(state, 0.5) if name in SCALED else None
     drawn = draw_weights(problem, state, local=True, ratio=ratio)
-    made = drawn.weights.clone(), drawn.stds.clone()
-    drawn.weights.fill_(torch.nan), drawn.stds.zero_()
+    made = drawn.weights.clone(), drawn.variances.clone()
+    drawn.weights.fill_(torch.nan), drawn.variances.zero_()
     spread_(state, drawn, ratio, state.controls.factors[0])
-    torch.testing.assert_close(made, (drawn.weights, drawn.stds), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(made, (drawn.weights, drawn.variances), rtol=2e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 512, 1035])
@@ -196,20 +211,30 @@ def test_noise_on_activations_in_c_is_that_of_the_keys(n):
     torch.testing.assert_close(grads, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("shape", [(6, 5), (2, 3, 5)])
-def test_variances_of_activations_and_their_gradients(shape, dtype, off):
+def test_a_local_linear_layer_and_its_gradients(shape, dtype, off, biased):
     source = Generator().manual_seed(1)
-    x, std, bias = (torch.rand(s, generator=source) + 0.1 for s in (shape, (4, 5), (4,)))
-    found, wanted = [], []
-    for results, function in (
-        (found, lambda *args: spread_of(*args, dtype)),
-        (wanted, lambda x, s, b: torch.nn.functional.linear(x * x, s * s, b * b)),
-    ):
-        leaves = [tensor.clone().requires_grad_() for tensor in (x, std, bias)]
-        values = function(*leaves)
-        results += [values.detach(), *torch.autograd.grad(values.square().sum(), leaves)]
-    for one, other in zip(found, wanted, strict=True):
+    sizes = (shape, (4, 5), (4,), (4, 5), (4,))
+    tensors = [torch.rand(size, generator=source) + 0.1 for size in sizes]
+
+    def plain(x, weight, bias, weight_var, bias_var, source):
+        mean = torch.nn.functional.linear(x, weight, bias)
+        return perturbed(
+            mean, torch.nn.functional.linear(x * x, weight_var, bias_var), source, in_c=True
+        )
+
+    found = []
+    for function in (partial(local_linear, dtype=dtype), plain):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        if not biased:
+            leaves[2] = leaves[4] = None
+        values = function(*leaves, Generator().manual_seed(2))
+        used = [leaf for leaf in leaves if leaf is not None]
+        found.append([values.detach(), *torch.autograd.grad(values.square().sum(), used)])
+    for one, other in zip(*found, strict=True):
+        assert one.shape == other.shape
         assert float((one - other).norm() / other.norm()) < off
 
 
@@ -222,22 +247,99 @@ def test_an_adabelief_step_in_c_is_the_step_in_python(name, masks, kind):
         problem = problem_of()
         state = state_of(SCALED[name], problem, masks=masks, native_steps=native_steps)
         state.controls.kl_scale.fill_(0.3)
-        draw = problem.workspace(3, local=kind == "local").draw
-        source = Generator().manual_seed(5)
-        draw.turned = torch.empty_like(state.log_std) if kind == "paired" else None
-        for tensor in (draw.weights, draw.grads, draw.stds, draw.std_grads, draw.turned):
-            if tensor is not None:
-                tensor.normal_(generator=source)
-        if masks:  # what a draw, and its product with gradients, cannot have
-            draw.weights.mul_(state.controls.keep)
+        ratio = scales_of(state, 0.5)
         for _ in range(2):
-            pulls, _ = scaled.weights_step_(
-                problem, state, draw, scales_of(state, 0.5), scales_of(state, 0.2)
-            )
+            draw = filled(draw_weights(problem, state, local=kind == "local", ratio=ratio))
+            if kind == "paired":
+                draw.turned = torch.randn(state.log_std.shape, generator=Generator().manual_seed(6))
+            if masks:  # what a draw, and its product with gradients, cannot have
+                draw.weights.mul_(state.controls.keep)
+            pulls, _ = scaled.weights_step_(problem, state, draw, ratio, scales_of(state, 0.2))
         found.append(dict(named_tensors(state)) | {"pulls": pulls})
     for key, wanted in found[0].items():
         scale = max(float(wanted.float().abs().max()), 1.0) if wanted.numel() else 1.0
         torch.testing.assert_close(found[1][key], wanted, rtol=5e-5, atol=5e-6 * scale)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_step_of_layer_scales_in_c_is_the_step_in_python(held):
+    found = []
+    for move in (bmr._move_scales_, bmr._move_scales_natively_):
+        problem = problem_of()
+        prior = LayerScaled(shape=(2.0, 3.0, 1.5), rate=2.5)
+        state = state_of(BMR(prior, lr=(1e-2, 1e-3, 1e-1)), problem, masks=False, native_steps=True)
+        source = Generator().manual_seed(8)
+        shape = state.scale_mean.shape
+        for tensor in (state.scale_mean, state.scale_log_std):
+            tensor.normal_(generator=source)
+        noise, pulls = (
+            torch.randn(shape, generator=source),
+            torch.randn(2, *shape, generator=source),
+        )
+        rates = scaled.Rates(pace_of(state.lr, torch.tensor(3.0)), torch.tensor(0.3), 7)
+        for _ in range(2):
+            move(state, noise, pulls, rates, held=held)
+        found.append(dict(named_tensors(state)))
+    for key, wanted in found[0].items():
+        torch.testing.assert_close(found[1][key], wanted, rtol=1e-5, atol=1e-6)
+
+
+class WithUnusedLayer(nn.Module):
+    """A network with point parameters, and a layer that its output does not need."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(5, 40), nn.LayerNorm(40), nn.Linear(40, 3)
+        self.unused = nn.Linear(40, 2)
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x).relu()))
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize(
+    "engine",
+    [SBNN(local=False), SBNN(local=True), FlatVI(local=False), FlatVI(SpikeSlab()), BMR(),
+     BMR(local=True), HorseshoeVI(), HorseshoeVI(local=True)],
+)  # fmt: skip
+def test_gradients_where_autograd_left_them_give_the_step_of_a_copy(engine, k):
+    states = []
+    for clip in (None, 1e9):  # a bound on the norm, which is never reached, needs a copy
+        torch.manual_seed(0)
+        x = normal(40, 5, seed=1, dtype=torch.float32)
+        problem = Problem(WithUnusedLayer(), Categorical(), (x, torch.arange(40) % 3))
+        problem.execution.native, problem.execution.clip_norm = True, clip
+        state = engine.init(problem, Generator().manual_seed(0), k)
+        state.controls.allow_masks_(state.mean)
+        state.controls.keep[:, ::3] = False
+        for _ in range(3):
+            engine.step(problem, state, problem.batch(torch.arange(40)))
+        buffers = vars(problem.workspace(k, local=bool(engine.local)))
+        prior_at_draw = isinstance(engine, FlatVI) and isinstance(engine.prior, SpikeSlab)
+        assert ("grads" in buffers) == (clip is not None or prior_at_draw)
+        states.append(dict(named_tensors(state)))
+    for name, wanted in states[1].items():
+        assert torch.equal(states[0][name], wanted), name
+
+
+def test_a_gradient_that_is_not_a_number_shows():
+    problem = problem_of()
+    state = state_of(ENGINES["sbnn"][0], problem, masks=False, native_steps=True)
+    draw = filled(draw_weights(problem, state, local=False))
+    draw.grads[1, 7] = torch.nan
+    variational.adam_step_(problem, state, draw, mixture_precision)
+    assert state.mean[1].isnan().nonzero().tolist() == [[7]]
+    assert state.log_std[1].isnan().nonzero().tolist() == [[7]]
+
+
+@pytest.mark.parametrize("low", [-200.0, -80.0, -1.0])
+def test_exponentials_are_those_of_torch_and_end_at_the_smallest_and_largest(low):
+    log_std = torch.linspace(low, -low / 2, 1001)[None] / 2
+    mean, variances = torch.zeros_like(log_std), torch.empty_like(log_std)
+    tensors = (mean, log_std, None, mean.clone(), variances)
+    native.steps().bayesieve_spread(1, 1001, 1001, *map(native.address, tensors))
+    wanted = (2 * log_std).clamp(-87.3, 88).double().exp().float()
+    torch.testing.assert_close(variances, wanted, rtol=4e-7, atol=0)
 
 
 def test_a_run_learns_as_well_and_comes_back_exactly(tmp_path):

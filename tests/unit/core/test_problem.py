@@ -314,7 +314,7 @@ def test_the_workspace_is_kept_while_its_shape_fits():
     space = problem.workspace(2)
     assert problem.workspace(2) is space
     assert problem.workspace(3) is not space
-    assert problem.workspace(3, local=True).stds is not None
+    assert problem.workspace(3, local=True).variances is not None
 
 
 def test_other_data_share_the_network_but_not_the_workspace():

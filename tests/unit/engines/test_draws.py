@@ -34,12 +34,12 @@ def test_draw_by_counter_is_mean_plus_std_times_the_normals():
     keys = fresh_keys(Generator().manual_seed(0))
     weights = torch.full((k, d), torch.nan, dtype=F64)
     state = state_of(mean, log_std)
-    draw_weights_(state, Draw(weights, weights), keys, None, None, slice(0, d))
+    draw_weights_(state, Draw(weights), keys, None, None, slice(0, d))
     noise = counter_normals((k, n), keys, F64)
     torch.testing.assert_close(weights[:, :n], mean[:, :n] + log_std.exp() * noise)
     assert torch.equal(weights[:, n:], mean[:, n:])
     masked = torch.empty_like(weights)
-    draw_weights_(state, Draw(masked, masked), keys, None, keep, slice(0, d))
+    draw_weights_(state, Draw(masked), keys, None, keep, slice(0, d))
     torch.testing.assert_close(masked, torch.where(keep, weights, 0.0))
 
 

@@ -73,7 +73,7 @@ def test_noise_on_activations_has_the_same_gradient_on_average():
         p.execution.micro_batch = micro
         space = p.workspace(1, local=True)
         space.weights.fill_(2.0)
-        space.stds.fill_(0.5)
+        space.variances.fill_(0.25)
         p.gradient_(space.draw, Batch(x, y), Generator().manual_seed(0))
         grads.append(space.grads.item() / len(x))
     assert grads == pytest.approx([-2.0, -2.0], abs=0.05)

@@ -74,7 +74,7 @@ class Categorical(ClassLikelihood):
 
     def _classes_last(self, output: Tensor) -> Tensor:
         """Outputs of examples, (n, ...), with the classes last."""
-        return output.movedim(self.class_axis, -1)
+        return output if self.class_axis == -1 else output.movedim(self.class_axis, -1)
 
     def log_prob(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
         """Log density of each example, shape (n,); positions that count are summed."""
