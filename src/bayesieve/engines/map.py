@@ -28,7 +28,7 @@ from bayesieve.core.priors import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
-from bayesieve.engines.optimisers import Moments, Pace, adam_, pace_of
+from bayesieve.engines.optimisers import Moments, Pace, adam_, adam_natively_, pace_of
 
 
 def prior_gradient(w: Tensor, prior: Prior) -> Tensor:
@@ -112,15 +112,30 @@ class MAP:
 
     def step(self, problem: Problem, state: MAPState, batch: Batch) -> Metrics:
         """Take the gradient of log p(D | w) and move w; in place."""
-        weights = problem.workspace(len(state.w)).weights.copy_(state.w)
+        draw = problem.workspace(len(state.w)).draw
+        draw.weights.copy_(state.w)
         keep, trained = state.controls.factors
         if keep is not None:
-            weights.mul_(keep)
-        log_lik, grad = problem.value_and_grad(weights, batch)
+            draw.weights.mul_(keep)
+        execution, decay = problem.execution, self.weight_decay
+        in_float32 = state.moments is not None and execution.moments is None
+        in_c = execution.native and in_float32 and self.prior is None
+        in_c = in_c and (self.optimizer == "adamw" or not decay)  # others change the gradient
+        draw.in_pieces = in_c and trained is None
+        log_lik = problem.gradient_(draw, batch, state.generator)
         state.step += 1
         lr = state.lr * state.controls.lr_scale
         pace = pace_of(lr, state.step)
-        problem.kernel(_move_)(self, state, grad, lr, pace, problem.n_data, trained)
+        if not in_c:
+            problem.kernel(_move_)(self, state, draw.grads, lr, pace, problem.n_data, trained)
+            return {"log_lik": log_lik}
+        if trained is not None:
+            assert draw.grads is not None
+            draw.grads.mul_(trained)
+        if decay:
+            _decay_(state, lr * decay, trained)
+        assert state.moments is not None
+        adam_natively_(state.w, draw, state.moments, pace, problem.n_data, trained)
         return {"log_lik": log_lik}
 
     def kl(self, state: MAPState) -> Tensor:
@@ -156,10 +171,15 @@ def _move_(
     if trained is not None:
         grad = grad * trained
     if engine.weight_decay and engine.optimizer == "adamw":
-        decay = lr * engine.weight_decay
-        w.mul_(1 - (decay if trained is None else decay * trained[:, :n]))
+        _decay_(state, lr * engine.weight_decay, trained)
     if state.moments is not None:
         adam_(state.w, grad, state.moments, pace, trained)
     elif state.momentum is not None:
         state.momentum.mul_(engine.momentum).add_(grad)
         state.w.sub_(lr * state.momentum if trained is None else lr * state.momentum * trained)
+
+
+def _decay_(state: MAPState, decay: Tensor, trained: Tensor | None) -> None:
+    """Shorten the Bayesian weights that are trained by a share, in place."""
+    n = state.n_bayesian
+    state.w[:, :n].mul_(1 - (decay if trained is None else decay * trained[:, :n]))

@@ -15,12 +15,16 @@ both places.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
+from bayesieve.core import native
 from bayesieve.core.noise import mix
+
+if TYPE_CHECKING:
+    from bayesieve.core.workspace import Draw
 
 BETA_1, BETA_2 = 0.9, 0.999
 ADAM_EPS, ADABELIEF_EPS = 1e-8, 1e-16
@@ -92,6 +96,21 @@ def adam_(
         assert pace.step is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
+
+
+def adam_natively_(
+    parameter: Tensor, gradient: "Draw", moments: Moments, pace: Pace, n_data: int,
+    trained: Tensor | None,
+) -> None:  # fmt: skip
+    """`adam_` of k parameters, (k, d), along minus a log-likelihood's gradient / N, in C."""
+    library, (k, d) = native.steps(), parameter.shape
+    assert library is not None
+    of_prior = parameter.new_zeros(k, 4)  # no entry has a posterior
+    numbers = torch.cat([of_prior, pace.length.expand(k, 1), pace.second_factor.expand(k, 1)], 1)
+    pieces = gradient.take_pieces()
+    tensors = (native.table(pieces), None, parameter, moments.first, moments.second, None, None,
+               None, None, trained, None, numbers)  # fmt: skip
+    library.bayesieve_adam(native.addresses(*tensors), len(pieces), k, 0, d, 1 / n_data)
 
 
 def adabelief_(

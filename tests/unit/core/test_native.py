@@ -9,6 +9,7 @@ import torch
 from torch import Generator, nn
 
 from bayesieve.core import native
+from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.native import KernelUnavailableError
 from bayesieve.core.noise import (
@@ -34,13 +35,14 @@ from bayesieve.engines import bmr, scaled, variational
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.map import MAP
 from bayesieve.engines.optimisers import pace_of
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import should_run_natively
-from problems import normal
+from problems import normal, seeded
 
 PRIOR = SpikeSlab(slab_std=(0.5, 1.0, 0.2), spike_std=(0.05, 0.1, 0.02), slab_prob=0.3)
 ENGINES = {
@@ -351,6 +353,31 @@ def test_a_run_learns_as_well_and_comes_back_exactly(tmp_path):
     assert runs[1].problem.execution.native
     assert torch.equal(runs[1].posterior.mean, runs[2].posterior.mean)
     assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("engine", [MAP(lr=(1e-2, 1e-3, 1e-1)), MAP(weight_decay=0.1)])
+def test_point_estimates_move_as_in_python(engine, masks):
+    states = []
+    for native_steps in (False, True):
+        problem = problem_of()
+        problem.execution.native = native_steps
+        state, source = engine.init(problem, Generator().manual_seed(0), 3), seeded(1)
+        if masks:
+            state.controls.allow_masks_(state.w)
+            state.controls.keep.copy_(torch.rand(state.w.shape, generator=source) < 0.5)
+            state.controls.trained.copy_(torch.rand(state.w.shape, generator=source) < 0.7)
+        for start in (0, 20):
+            batch = Batch(problem.x[start : start + 20], problem.y[start : start + 20])
+            log_lik = engine.step(problem, state, batch)["log_lik"]
+        states.append((state.w, state.moments.first, state.moments.second, log_lik))
+    for python, c in zip(*states, strict=True):
+        torch.testing.assert_close(c, python, rtol=1e-4, atol=1e-6)
+
+
+def test_a_point_estimate_in_c_compiles_nothing(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("compiled"))
+    fit(problem_of(), MAP(), epochs=1, batch_size=20, schedule=Schedule(compile="on"))
 
 
 def test_only_float32_on_a_cpu_runs_natively():
