@@ -288,8 +288,8 @@ def scored(model: Posterior | SparseModel, data: DataSet) -> dict[str, float]:
     draws = model.posterior if isinstance(model, SparseModel) else model
     if isinstance(draws, Samples) and len(draws.draws) > 1:
         numbers = images.draw_scores(images.draw_log_probs(draws, data.test), data.test)
-        kept = (draws.draws != 0).any(0).sum().item()
-        numbers |= {"zeros": 1 - kept / draws.layout.size, "weights": kept}
+        n_kept = int((draws.draws != 0).any(0).sum())
+        numbers |= {"zeros": 1 - n_kept / draws.layout.size, "weights": n_kept}
     else:
         result = evaluate(model, data.test).to_dict()
         numbers = {name: result[name] for name in ("nll", "ece", "zeros", "weights")}
