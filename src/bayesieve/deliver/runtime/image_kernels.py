@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bayesieve.core.native import fields
 from bayesieve.deliver.runtime.images import INPUT, Convolution, Images, Pair, Plane, Step, Value
-from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, library
+from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, aligned, lanes, library
 
 _CONVOLUTION, _MAX, _MEAN, _UNZIP = range(4)  # as in images.c
 _SLACK = 64  # floats that a vector may read beyond the last image
@@ -45,7 +45,8 @@ class _Program(ctypes.Structure):  # as in images.c
 
 def lanes_for(width: int) -> int:
     """Floats of the vectors that rows of this width are cut into: they fill most of a row."""
-    return 16 if width % 16 == 0 or width > 24 else 8
+    most = lanes()
+    return 8 if most == 16 and width % 16 and width <= 24 else most
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class CompiledImages(Compiled):
         return sum(array.nbytes for array in self._kept) + 4 * self._memory.size
 
     def _pointer_to(self, array: NDArray[np.generic]) -> int:
-        self._kept.append(np.ascontiguousarray(array))
+        self._kept.append(aligned(array))
         return int(self._kept[-1].ctypes.data)
 
     def _integers(self, numbers: Sequence[int] | NDArray[np.int64]) -> int:

@@ -7,8 +7,13 @@
  * copied with the columns of each remainder side by side ("unzipped").
  */
 
-typedef float eight __attribute__((vector_size(32)));
-typedef float loose8 __attribute__((vector_size(32), aligned(4)));
+#if LANES == 16 /* narrow images take half a register */
+#define HALF 8
+#else
+#define HALF LANES
+#endif
+typedef float half __attribute__((vector_size(4 * HALF)));
+typedef float loose_half __attribute__((vector_size(4 * HALF), aligned(4)));
 
 typedef struct {
   int64_t height, width; /* of an image without margins */
@@ -39,7 +44,6 @@ typedef struct {
   const int32_t *gathered; /* n_features places in the scratch memory */
 } program;
 
-#define EACH _Pragma("GCC unroll 16") for
 #define TILE(NAME, VECTOR, LOOSE, SIZE, ROWS, COLUMNS)                                       \
   static void NAME(const step *s, const float *in, float *out, const float *added,           \
                    int32_t from, int32_t to, float bias) {                                   \
@@ -68,24 +72,24 @@ typedef struct {
   }
 
 #define TILES(ROWS, COLUMNS)                                                                 \
-  TILE(tile8_##ROWS##_##COLUMNS, eight, loose8, 8, ROWS, COLUMNS)                            \
-  TILE(tile16_##ROWS##_##COLUMNS, vec, loose, 16, ROWS, COLUMNS)
+  TILE(half_##ROWS##_##COLUMNS, half, loose_half, HALF, ROWS, COLUMNS)                       \
+  TILE(full_##ROWS##_##COLUMNS, vec, loose, LANES, ROWS, COLUMNS)
 
 TILES(8, 1) TILES(4, 1) TILES(1, 1) TILES(4, 2) TILES(1, 2) TILES(4, 3) TILES(1, 3)
 
 typedef void (*tile)(const step *, const float *, float *, const float *, int32_t, int32_t, float);
 
 static void convolve(const step *s, float *scratch) {
-  static const tile by8[3][3] = {{tile8_1_1, tile8_1_2, tile8_1_3},
-                                 {tile8_4_1, tile8_4_2, tile8_4_3}, {tile8_8_1, 0, 0}};
-  static const tile by16[3][3] = {{tile16_1_1, tile16_1_2, tile16_1_3},
-                                  {tile16_4_1, tile16_4_2, tile16_4_3}, {tile16_8_1, 0, 0}};
+  static const tile halves[3][3] = {{half_1_1, half_1_2, half_1_3},
+                                    {half_4_1, half_4_2, half_4_3}, {half_8_1, 0, 0}};
+  static const tile fulls[3][3] = {{full_1_1, full_1_2, full_1_3},
+                                   {full_4_1, full_4_2, full_4_3}, {full_8_1, 0, 0}};
   const int64_t height = s->out.height, width = s->out.width, lanes = s->lanes;
   const int64_t vectors = (width + lanes - 1) / lanes; /* in a row */
   const int64_t columns = vectors % 3 == 0 ? 3 : vectors % 2 == 0 ? 2 : 1;
   const int64_t tall = columns == 1 && height >= 8 ? 8 : height >= 4 ? 4 : 1;
   const int ends = s->activation > 1 || vectors * lanes > width; /* more to do after a tile */
-  const tile run = (lanes == 16 ? by16 : by8)[tall == 8 ? 2 : tall == 4][columns - 1];
+  const tile run = (lanes == LANES ? fulls : halves)[tall == 8 ? 2 : tall == 4][columns - 1];
   for (int64_t top = 0; top < height; top += tall) {
     const int64_t y = top + tall > height ? height - tall : top; /* the last tile may overlap */
     const float *in = scratch + y * s->down * s->in_row;
