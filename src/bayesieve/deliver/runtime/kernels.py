@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from bayesieve.errors import UnsupportedModelError
 Floats = NDArray[np.float32]
 BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
 ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  # as in layers.c
-_TEXTS = ("layers.c", "images.c")  # one after another: the second uses types of the first
+_TEXTS = ("layers.c", "integers.c", "images.c")  # in one file: types of the first serve all
 _DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
 _TILE = 128  # features whose blocks of examples fit the first cache
 _TILED = 8  # weights of an output in a tile, on average, from which tiles pay
@@ -83,7 +83,7 @@ class Compiled:
         n_scratch: int, threads: int, *, block: int,
     ) -> None:  # fmt: skip
         self._run, self._described_by, self.n_outputs = run, described, n_outputs
-        self._pointer = ctypes.addressof(described)
+        self._pointer = ctypes.c_void_p(ctypes.addressof(described))
         self._n_scratch, self._threads, self._block = n_scratch, threads, block
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
@@ -117,14 +117,11 @@ class Compiled:
         """Output, (1, n_outputs), of one input: copies cost less than asking for addresses."""
         kept = getattr(self._local, "one", None)
         if kept is None or kept[0].shape != x.shape:
-            inside, outside = (
-                np.empty(x.shape, np.float32),
-                np.empty((1, self.n_outputs), np.float32),
-            )
-            kept = inside, outside, (
-                ctypes.c_void_p(self._pointer), ctypes.c_int64(1), ctypes.c_void_p(_address(inside)),
-                ctypes.c_void_p(_address(outside)), ctypes.c_void_p(self._scratch()),
-            )  # fmt: skip
+            inside = np.empty(x.shape, np.float32)
+            outside = np.empty((1, self.n_outputs), np.float32)
+            addresses = (_address(inside), _address(outside), self._scratch())
+            pointers = map(ctypes.c_void_p, addresses)
+            kept = inside, outside, (self._pointer, ctypes.c_int64(1), *pointers)
             self._local.one = kept
         inside, outside, arguments = kept
         inside[...] = x
@@ -167,22 +164,24 @@ class CompiledLayers(Compiled):
         selected: NDArray[np.int64] | None = None,
         threads: int = 1,
     ) -> None:
-        layers, quads = _read_by_fours(_by_length(layers), selected, n_features)
-        n_used, n_outputs = layers[0].weight.shape[1], len(layers[-1].bias)
+        layers, quads = arranged(layers, selected, n_features)
         self._kept: list[NDArray[np.generic]] = []  # C points into them
-        self._width = max(n_used, *(len(layer.bias) for layer in layers))
-        self._layers = (_Layer * len(layers))(*(self._described(layer) for layer in layers))
+        described = (_Layer * len(layers))(*map(self._described, layers))
+        self._start(library().bayesieve_run, described, layers, quads, n_features, threads)
+
+    def _start(
+        self, run: Callable[..., None], described: ctypes.Array[Any], layers: Sequence[Affine],
+        quads: NDArray[np.int32], n_features: int, threads: int,
+    ) -> None:  # fmt: skip
+        """Put described layers together as one network that `run` reads."""
+        self._layers = described
+        n_used, n_outputs = layers[0].weight.shape[1], len(layers[-1].bias)
+        width = max(n_used, *(len(layer.bias) for layer in layers))
         network = _Network(
-            len(layers),
-            n_features,
-            n_used,
-            n_outputs,
-            self._width,
-            self._at_address(quads),
-            ctypes.addressof(self._layers),
-        )
-        super().__init__(library().bayesieve_run, network, n_outputs,
-                         2 * self._width * BLOCK + _SLACK, threads, block=BLOCK)  # fmt: skip
+            len(layers), n_features, n_used, n_outputs, width, self._at_address(quads),
+            ctypes.addressof(described),
+        )  # fmt: skip
+        super().__init__(run, network, n_outputs, 2 * width * BLOCK + _SLACK, threads, block=BLOCK)
 
     @property
     def nbytes(self) -> int:
@@ -194,14 +193,18 @@ class CompiledLayers(Compiled):
         tiles = by_tiles(layer.weight)
         described = _Layer(
             n_in, n_out, ACTIVATIONS.index(layer.activation), layer.slope,
-            tiles.n_tiles, tiles.tile, *map(self._at_address, (*tiles[2:], layer.bias)),
+            tiles.n_tiles, tiles.tile, self._at_address(tiles.start),
+            self._at_address(tiles.column), self._at_address(tiles.value),
+            self._at_address(layer.bias),
         )  # fmt: skip
         if layer.weight.nnz >= _DENSE * n_out * n_in:
             described.dense = self._at_address(layer.weight.toarray())
         else:
             columns = by_input(layer.weight, lanes())
             described.group = columns.group
-            described.first, described.row, described.weight = map(self._at_address, columns[1:])
+            described.first = self._at_address(columns.start)
+            described.row = self._at_address(columns.row)
+            described.weight = self._at_address(columns.value)
         return described
 
     def _at_address(self, array: NDArray[np.generic]) -> int:
@@ -224,11 +227,13 @@ class ByTiles(NamedTuple):
     tile: int
     start: NDArray[np.int32]
     column: NDArray[np.uint16]
-    value: Floats
+    value: NDArray[np.generic]
 
 
-def by_tiles(weight: csr_array, tile: int = _TILE) -> ByTiles:
+def by_tiles(weight: csr_array) -> ByTiles:
     """Weights by tiles of features, if outputs have enough weights in each; else in one tile.
+
+    One tile has at most 65,536 features.
 
     Example:
         >>> made = by_tiles(csr_array(np.eye(3, dtype=np.float32)))
@@ -236,8 +241,7 @@ def by_tiles(weight: csr_array, tile: int = _TILE) -> ByTiles:
         (1, [0, 1, 2, 3], [0, 1, 2])
     """
     n_out, n_in = weight.shape
-    if weight.nnz < _TILED * n_out * -(-n_in // tile):
-        tile = _LIMIT
+    tile = _TILE if weight.nnz >= _TILED * n_out * -(-n_in // _TILE) else _LIMIT
     n_tiles = max(1, -(-n_in // tile))
     row = np.repeat(np.arange(n_out), np.diff(weight.indptr))
     place = weight.indices.astype(np.int64) // tile * n_out + row
@@ -245,7 +249,7 @@ def by_tiles(weight: csr_array, tile: int = _TILE) -> ByTiles:
     counts = np.bincount(place, minlength=n_tiles * n_out)
     return ByTiles(
         n_tiles, tile, _starts(counts),
-        (weight.indices[order] % tile).astype(np.uint16), weight.data[order].astype(np.float32),
+        (weight.indices[order] % tile).astype(np.uint16), weight.data[order],
     )  # fmt: skip
 
 
@@ -262,11 +266,11 @@ class ByInput(NamedTuple):
     group: int
     start: NDArray[np.int32]
     row: NDArray[np.uint16]
-    value: Floats
+    value: NDArray[np.generic]
 
 
-def by_input(weight: csr_array, group: int) -> ByInput:
-    """Weights by input, in groups of outputs where few enough groups hold all weights.
+def by_input(weight: csr_array, group: int, most: float = _GROUPED) -> ByInput:
+    """Weights by input, in groups of outputs if these are at most a fraction `most` of the weights.
 
     Otherwise weights are single ones, and each input has a multiple of 4: zeros that belong to
     outputs beyond the last fill up.
@@ -284,17 +288,17 @@ def by_input(weight: csr_array, group: int) -> ByInput:
     column = weight.indices.astype(np.int64)
     n_groups = -(-n_out // group)
     held, place = np.unique(column * n_groups + row // group, return_inverse=True)
-    if len(held) <= _GROUPED * weight.nnz or n_out + _AT_ONCE >= _LIMIT:
+    if len(held) <= most * weight.nnz or n_out + _AT_ONCE >= _LIMIT:
         if n_groups >= _LIMIT:
             raise UnsupportedModelError(f"as_runtime: a layer with {n_out:,} outputs is too wide.")
-        value = np.zeros((len(held), group), np.float32)
+        value = np.zeros((len(held), group), weight.dtype)
         value[place, row % group] = weight.data
         counts = np.bincount(held // n_groups, minlength=n_in)
         return ByInput(group, _starts(counts), (held % n_groups).astype(np.uint16), value.ravel())
     counts = np.bincount(column, minlength=n_in)
     start = _starts(-(-counts // _AT_ONCE) * _AT_ONCE)
     rows = n_out + np.arange(start[-1]) % _AT_ONCE
-    value = np.zeros(start[-1], np.float32)
+    value = np.zeros(start[-1], weight.dtype)
     order = np.lexsort((row, column))
     place = np.repeat(start[:-1] - _starts(counts)[:-1], counts) + np.arange(weight.nnz)
     rows[place], value[place] = row[order], weight.data[order]
@@ -334,15 +338,16 @@ def _by_length(layers: Sequence[Affine]) -> list[Affine]:
     return layers
 
 
-def _read_by_fours(
+def arranged(
     layers: Sequence[Affine], selected: NDArray[np.int64] | None, n_features: int
 ) -> tuple[list[Affine], NDArray[np.int32]]:
-    """The layers as functions of four neighbouring features each that hold all that are read.
+    """The same function in the order the kernels read it: features by fours, units by length.
 
     Returns:
-        Layers, the first of which reads those features, and the first of every four. All features
-        are read in order where as many are read as there are.
+        Layers, the first of which reads every four neighbouring features that hold a used one, and
+        the first feature of every four. If they are as many as all features, they are all in order.
     """
+    layers = _by_length(layers)
     first = layers[0].weight
     index = np.arange(n_features) if selected is None else selected
     read = np.unique(index[np.unique(first.indices)])
@@ -368,7 +373,8 @@ def library() -> ctypes.CDLL:
     """The compiled kernels, built on first use."""
     loaded = load("bayesieve.deliver.runtime", *_TEXTS)
     pointer = ctypes.c_void_p
-    for function in (loaded.bayesieve_run, loaded.bayesieve_images):
+    for name in ("run", "run_integers", "images"):
+        function = getattr(loaded, f"bayesieve_{name}")
         function.restype = None
         function.argtypes = (pointer, ctypes.c_int64, pointer, pointer, pointer)
     return loaded
