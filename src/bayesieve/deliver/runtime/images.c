@@ -109,26 +109,55 @@ static void convolve(const step *s, float *scratch) {
   }
 }
 
-static inline float larger(float a, float b) { return a > b || a != a ? a : b; } /* NaN wins */
+/* no branch: which of two pixels is larger cannot be guessed; NaN wins */
+static inline float larger(float a, float b) { return (a > b) | (a != a) ? a : b; }
+
+static inline four larger4(four a, four b) {
+  const places first = (a > b) | (a != a);
+  return (four)(((places)a & first) | ((places)b & ~first));
+}
+
+/* largest of windows of 2 by 2 that do not overlap, in a row of n */
+static void pool_pairs(const float *a, const float *b, float *to, int64_t n) {
+  int64_t x = 0;
+  for (; x + 4 <= n; x += 4, a += 8, b += 8) {
+    const four low = larger4(*(const four *)a, *(const four *)b);
+    const four high = larger4(*(const four *)(a + 4), *(const four *)(b + 4));
+    *(four *)(to + x) = larger4(MIX(low, high, 0, 2, 4, 6), MIX(low, high, 1, 3, 5, 7));
+  }
+  for (; x < n; x++, a += 2, b += 2) to[x] = larger(larger(a[0], a[1]), larger(b[0], b[1]));
+}
+
+static float largest(const float *window, int64_t row, int64_t high, int64_t wide) {
+  float result = window[0];
+  for (int64_t i = 0; i < high; i++, window += row)
+    for (int64_t j = 0; j < wide; j++) result = larger(window[j], result);
+  return result;
+}
+
+static float total(const float *window, int64_t row, int64_t high, int64_t wide) {
+  four sums = {0};
+  float rest = 0;
+  for (int64_t i = 0; i < high; i++, window += row) {
+    int64_t j = 0;
+    for (; j + 4 <= wide; j += 4) sums += *(const four *)(window + j);
+    for (; j < wide; j++) rest += window[j];
+  }
+  return rest + (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
 
 static void pool(const step *s, float *scratch) {
   const int64_t width = s->out.width, row = s->in_row;
-  const int64_t pairs = s->kind == 1 && s->high == 2 && s->wide == 2 && s->across == 2;
+  const int pairs = s->kind == 1 && s->high == 2 && s->wide == 2 && s->across == 2;
   for (int64_t o = 0; o < s->n_out; o++) {
     const float *from = scratch + s->start[o];
     float *to = scratch + s->out.at + o * s->out.plane;
     for (int64_t y = 0; y < s->out.height; y++, from += s->down * row, to += s->out.row) {
-      for (int64_t x = 0; pairs && x < width; x++) {
-        const float *a = from + 2 * x, *b = a + row;
-        to[x] = larger(larger(a[0], a[1]), larger(b[0], b[1]));
-      }
-      for (int64_t x = 0; !pairs && x < width; x++) {
+      if (pairs) pool_pairs(from, from + row, to, width);
+      for (int64_t x = 0; x < width && !pairs; x++) {
         const float *window = from + x * s->across;
-        float result = s->kind == 1 ? window[0] : 0;
-        for (int64_t i = 0; i < s->high; i++, window += row)
-          for (int64_t j = 0; j < s->wide; j++)
-            result = s->kind == 1 ? larger(window[j], result) : result + window[j];
-        to[x] = s->kind == 1 ? result : result / (float)s->divisor;
+        to[x] = s->kind == 1 ? largest(window, row, s->high, s->wide)
+                             : total(window, row, s->high, s->wide) / (float)s->divisor;
       }
     }
   }
