@@ -292,8 +292,8 @@ def test_weights_by_tiles_and_by_input_are_all_there(shape, density):
         for k in range(tiles.start[place], tiles.start[place + 1]):
             built[place % n_out, place // n_out * tiles.tile + tiles.column[k]] = tiles.value[k]
     assert np.array_equal(built, weight.toarray())
-    for most in (0.0, 1.0):
-        columns = by_input(weight, 8, most)
+    for group in (1, 8):
+        columns = by_input(weight, group)
         built = np.zeros((n_out + 8, n_in), np.float32)
         for column in range(n_in):
             for k in range(columns.start[column], columns.start[column + 1]):

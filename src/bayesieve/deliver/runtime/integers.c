@@ -3,7 +3,8 @@
  * Inputs are integers A, counted in steps. Each stored weight q adds round(A q / 128) to a sum of 16
  * bits. Inputs are cut at a limit that no sum can leave 16 bits with, so that neither the order of
  * the weights nor the path changes a result. A register holds twice as many 16-bit numbers as
- * floats. Batches and one example run as in layers.c: output by output, and input by input.
+ * floats. Batches run output by output, as in layers.c. One example runs over its inputs that are not
+ * 0: layers with few zeros by whole columns of weights, others weight by weight.
  */
 #if defined(__AVX512BW__)
 #define SHORTS 32
@@ -31,8 +32,9 @@ typedef struct {
   const int32_t *start;   /* n_out + 1: the weights of each output */
   const uint16_t *column; /* of each weight */
   const int8_t *value;
-  const int32_t *first;   /* n_in + 1: the weights of each input, by groups of SHORTS outputs */
-  const uint16_t *row;    /* number of each group */
+  const int8_t *columns;  /* all weights, SHORTS outputs at a time, or NULL: see int_columns */
+  const int32_t *first;   /* n_in + 1: the weights of each input, else */
+  const uint16_t *row;    /* of each weight */
   const int8_t *weight;
   const int16_t *factor;  /* n_out: sums to steps of the next layer's inputs, times 2^15 */
   const int16_t *offset;  /* n_out: the bias in those steps */
@@ -121,8 +123,12 @@ static inline ints passed_on(const int_layer *self, ints sum, ints factor, ints 
     const int_layer *layers = (const int_layer *)net->layers;                                  \
     int16_t *here = (int16_t *)(scratch + net->width * SIZE), *there = here + net->width * SIZE; \
     const float inverse = (float)layers->inverse, limit = (float)layers->limit;                \
-    turn_in(net, n, SIZE, x, scratch);                                                         \
-    for (int64_t i = 0; i < net->n_used * SIZE; i++) here[i] = counted(scratch[i], inverse, limit); \
+    for (int64_t f = 0; f < net->n_used; f += 16) {                                            \
+      const int64_t left = net->n_used - f, some = left < 16 ? left : 16;                      \
+      turn_some(net, n, SIZE, x, f / 4, scratch);                                              \
+      for (int64_t i = 0; i < some * SIZE; i++)                                                \
+        here[f * SIZE + i] = counted(scratch[i], inverse, limit);                              \
+    }                                                                                          \
     for (int64_t i = 0; i < net->n_layers; i++) {                                              \
       NAME(layers + i, here, there, i + 1 == net->n_layers ? scratch : 0);                     \
       int16_t *swap = here; here = there; there = swap;                                        \
@@ -133,28 +139,47 @@ static inline ints passed_on(const int_layer *self, ints sum, ints factor, ints 
 INT_BLOCK(int_wide, WIDE)
 INT_BLOCK(int_narrow, SHORTS)
 
-/* x has n_in numbers; sums are rounded up to whole groups */
-static void int_one(const int_layer *self, const int16_t *x, ints *sums, int32_t *list) {
-  int64_t n = 0;
-  for (int64_t column = 0; column < self->n_in; column++) {
-    list[n] = (int32_t)column;
-    n += x[column] != 0;
+/* Some groups of SHORTS outputs in registers. Weights are (n_in, SIZE * SHORTS). */
+#define GROUPS(NAME, SIZE)                                                                     \
+  static void NAME(const int8_t *weight, const int16_t *x, const int32_t *list, int64_t n,     \
+                   ints *sums) {                                                               \
+    ints sum[SIZE];                                                                            \
+    EACH(int j = 0; j < SIZE; j++) sum[j] = (ints){0};                                         \
+    for (int64_t i = 0; i < n; i++) {                                                          \
+      const ints input = (ints){0} + x[list[i]];                                               \
+      const int8_t *from = weight + (int64_t)list[i] * SIZE * SHORTS;                          \
+      EACH(int j = 0; j < SIZE; j++) sum[j] += product(widened(from + j * SHORTS), input);     \
+    }                                                                                          \
+    EACH(int j = 0; j < SIZE; j++) sums[j] = sum[j];                                           \
   }
-  for (int64_t g = 0; g * SHORTS < self->n_out; g++) sums[g] = (ints){0};
-  const int32_t *first = self->first;
-  if (self->n_out <= SHORTS) { /* one group: its sums stay in a register */
-    ints sum = {0};
-    for (int64_t i = 0; i < n; i++)
-      for (int32_t k = first[list[i]]; k < first[list[i] + 1]; k++)
-        sum += product(widened(self->weight + SHORTS * (int64_t)k), (ints){0} + x[list[i]]);
-    sums[0] = sum;
+
+GROUPS(groups8, 8)
+GROUPS(groups1, 1)
+
+/* x has n_in numbers; sums are rounded up to whole groups, and there is room for 4 more */
+static void int_one(const int_layer *self, const int16_t *x, int16_t *sums, int32_t *list) {
+  const int64_t n_groups = (self->n_out + SHORTS - 1) / SHORTS, column = self->n_in * SHORTS;
+  int64_t n = 0, g = 0;
+  for (int64_t i = 0; i < self->n_in; i++) {
+    list[n] = (int32_t)i;
+    n += x[i] != 0;
+  }
+  if (self->columns) {
+    for (; g + 8 <= n_groups; g += 8)
+      groups8(self->columns + g * column, x, list, n, (ints *)sums + g);
+    for (; g < n_groups; g++) groups1(self->columns + g * column, x, list, n, (ints *)sums + g);
     return;
   }
+  const uint16_t *rows = self->row;
+  for (; g < n_groups; g++) ((ints *)sums)[g] = (ints){0};
   for (int64_t i = 0; i < n; i++) {
-    const ints input = (ints){0} + x[list[i]];
-    const int32_t end = first[list[i] + 1];
-    for (int32_t k = first[list[i]]; k < end; k++)
-      sums[self->row[k]] += product(widened(self->weight + SHORTS * (int64_t)k), input);
+    const int32_t input = 2 * x[list[i]], end = self->first[list[i] + 1];
+    for (int32_t k = self->first[list[i]]; k < end; k += 4) { /* different outputs */
+      int16_t sum[4];
+      EACH(int j = 0; j < 4; j++)
+        sum[j] = (int16_t)(sums[rows[k + j]] + ((input * self->weight[k + j] + 128) >> 8));
+      EACH(int j = 0; j < 4; j++) sums[rows[k + j]] = sum[j];
+    }
   }
 }
 
@@ -169,7 +194,7 @@ static void int_one_all(const network *net, const float *x, float *out, float *s
   for (int64_t f = 0; f < net->n_used && net->n_used < 4; f++)
     here[f] = counted(x[f], inverse, limit);
   for (const int_layer *self = layers; self < end; self++) {
-    int_one(self, here, (ints *)sums, list);
+    int_one(self, here, sums, list);
     for (int64_t row = 0; self + 1 < end && row < self->n_out; row += SHORTS) {
       const ints factor = *(const ints *)(self->factor + row);
       const ints offset = *(const ints *)(self->offset + row);

@@ -43,6 +43,7 @@ _UNIT = 128  # of a product, as in integers.c
 _MOST = 32767  # of 16 bits
 _HALF = 1 << 14  # what rounds a product of 15 fractional bits
 _ROOM = 1.25  # how much larger than on the calibration examples an input may be
+_DENSE = 0.08  # fraction of weights from which one example runs by whole columns
 _ROWS = 64  # examples the twin takes at once
 
 
@@ -52,7 +53,8 @@ class _Layer(ctypes.Structure):  # int_layer of integers.c
         *fields(ctypes.c_double, "slope"),
         *fields(ctypes.c_int64, "limit"),
         *fields(ctypes.c_double, "inverse"),
-        *fields(ctypes.c_void_p, "start column value first row weight factor offset scale bias"),
+        *fields(ctypes.c_void_p, "start column value columns first row weight"),
+        *fields(ctypes.c_void_p, "factor offset scale bias"),
     )
 
 
@@ -211,13 +213,39 @@ class IntegerLayers(CompiledLayers):
             raise UnsupportedModelError(f"as_runtime: int8 takes at most {_MOST:,} inputs.")
         group = ctypes.c_int64.in_dll(library(), "bayesieve_shorts").value
         padding = np.zeros(-n_out % group, np.int16)
-        arrays = (
-            weight.indptr.astype(np.int32), weight.indices.astype(np.uint16), weight.data,
-            *by_input(weight, group, most=1.0)[1:],
-            np.concatenate([layer.factor, padding]), np.concatenate([layer.offset, padding]),
-            layer.scale, layer.affine.bias,
-        )  # fmt: skip
-        return _Layer(
+        described = _Layer(
             n_in, n_out, ACTIVATIONS.index(layer.affine.activation), layer.affine.slope,
-            layer.limit, float(layer.inverse), *map(self._at_address, arrays),
+            layer.limit, float(layer.inverse),
+            start=self._at_address(weight.indptr.astype(np.int32)),
+            column=self._at_address(weight.indices.astype(np.uint16)),
+            value=self._at_address(weight.data),
+            factor=self._at_address(np.concatenate([layer.factor, padding])),
+            offset=self._at_address(np.concatenate([layer.offset, padding])),
+            scale=self._at_address(layer.scale),
+            bias=self._at_address(layer.affine.bias),
         )  # fmt: skip
+        if weight.nnz >= _DENSE * n_out * n_in:
+            described.columns = self._at_address(by_columns(weight, group))
+        else:
+            columns = by_input(weight, 1)
+            described.first = self._at_address(columns.start)
+            described.row = self._at_address(columns.row)
+            described.weight = self._at_address(columns.value)
+        return described
+
+
+def by_columns(weight: csr_array, group: int) -> NDArray[np.int8]:
+    """All weights, zeros too, input by input: of 8 groups of outputs at a time, then of single ones.
+
+    Example:
+        >>> weight = csr_array(np.array([[1, 2], [3, 4], [5, 6]], np.int8))
+        >>> by_columns(weight, 2).tolist()
+        [1, 3, 2, 4, 5, 0, 6, 0]
+    """
+    n_out, n_in = weight.shape
+    n_groups = -(-n_out // group)
+    full = np.zeros((n_groups * group, n_in), np.int8)
+    full[:n_out] = weight.toarray()
+    ends = [*range(8, n_groups + 1, 8), *range(n_groups // 8 * 8 + 1, n_groups + 1)]
+    pieces = np.split(full, [group * end for end in ends[:-1]])
+    return np.concatenate([piece.T.ravel() for piece in pieces])

@@ -269,8 +269,8 @@ class ByInput(NamedTuple):
     value: NDArray[np.generic]
 
 
-def by_input(weight: csr_array, group: int, most: float = _GROUPED) -> ByInput:
-    """Weights by input, in groups of outputs if these are at most a fraction `most` of the weights.
+def by_input(weight: csr_array, group: int) -> ByInput:
+    """Weights by input, in groups of outputs where few enough groups hold all weights.
 
     Otherwise weights are single ones, and each input has a multiple of 4: zeros that belong to
     outputs beyond the last fill up.
@@ -288,7 +288,7 @@ def by_input(weight: csr_array, group: int, most: float = _GROUPED) -> ByInput:
     column = weight.indices.astype(np.int64)
     n_groups = -(-n_out // group)
     held, place = np.unique(column * n_groups + row // group, return_inverse=True)
-    if len(held) <= most * weight.nnz or n_out + _AT_ONCE >= _LIMIT:
+    if len(held) <= _GROUPED * weight.nnz or n_out + _AT_ONCE >= _LIMIT:
         if n_groups >= _LIMIT:
             raise UnsupportedModelError(f"as_runtime: a layer with {n_out:,} outputs is too wide.")
         value = np.zeros((len(held), group), weight.dtype)

@@ -137,20 +137,21 @@ static inline void turn(const float *a, const float *b, const float *c, const fl
   *(four *)(to + 3 * apart) = MIX(high, high2, 2, 3, 6, 7);
 }
 
-/* x, (n, n_features), to (n_used, size); examples beyond the last repeat it */
-static inline void turn_in(const network *net, int64_t n, int64_t size, const float *x, float *to) {
-  const int64_t apart = net->n_features, n_quads = net->n_used / 4;
+/* up to 16 features of x, (n, n_features), from a quad on, to (16, size): a cache line of each
+ * example; examples beyond the last repeat it */
+static inline void turn_some(const network *net, int64_t n, int64_t size, const float *x,
+                             int64_t first, float *to) {
+  const int64_t apart = net->n_features, left = net->n_used / 4 - first, end = left < 4 ? left : 4;
   for (int64_t f = 0; f < apart && apart < 4; f++)
     for (int64_t j = 0; j < size; j++) to[f * size + j] = x[(j < n ? j : n - 1) * apart + f];
-  for (int64_t first = 0; first < n_quads; first += 4) /* a cache line of an example at a time */
-    for (int64_t j = 0; j < size; j += 4) {
-      const float *row[4];
-      for (int i = 0; i < 4; i++) row[i] = x + (j + i < n ? j + i : n - 1) * apart;
-      for (int64_t q = first; q < n_quads && q < first + 4; q++) {
-        const int64_t f = net->quads[q];
-        turn(row[0] + f, row[1] + f, row[2] + f, row[3] + f, to + 4 * q * size + j, size);
-      }
+  for (int64_t j = 0; j < size; j += 4) {
+    const float *row[4];
+    for (int i = 0; i < 4; i++) row[i] = x + (j + i < n ? j + i : n - 1) * apart;
+    for (int64_t q = 0; q < end; q++) {
+      const int64_t f = net->quads[first + q];
+      turn(row[0] + f, row[1] + f, row[2] + f, row[3] + f, to + 4 * q * size + j, size);
     }
+  }
 }
 
 /* y, (n_out, size), to out, (n, n_out) */
@@ -194,7 +195,8 @@ static inline void turn_out(int64_t n_out, int64_t n, int64_t size, const float 
   static void NAME##_all(const network *net, int64_t n, const float *x, float *out,        \
                          float *scratch) {                                                 \
     float *here = scratch, *there = scratch + net->width * SIZE;                           \
-    turn_in(net, n, SIZE, x, here);                                                        \
+    for (int64_t f = 0; f < net->n_used; f += 16)                                          \
+      turn_some(net, n, SIZE, x, f / 4, here + f * SIZE);                                  \
     for (int64_t i = 0; i < net->n_layers; i++) {                                          \
       NAME(net->layers + i, here, there);                                                  \
       float *swap = here; here = there; there = swap;                                      \
