@@ -274,9 +274,10 @@ def timed(
             speedup = ratio(times, BASELINE, name)
             rows.append(Row(net, name, batch, statistics.median(measured), speedup, "x", target))
         if INT8 in times:
-            gained = ratio(times, FLOATS, INT8)
             target = INT8_SPEEDUP if net == INT8_NET else None
-            rows.append(Row(net, "int8 against floats, our runtime", batch, None, gained, "x", target))
+            label = f"our runtime, int8 against floats, batch {batch}"
+            gained = ratio(times, FLOATS, INT8)
+            rows.append(Row(net, label, None, None, gained, "x", target))
     return rows
 
 
@@ -306,9 +307,7 @@ def int8_row(
     net: str, masked: nn.Module, rounded: Callable[[Tensor], Tensor], data: DataSet
 ) -> Row:
     """Test error with 8-bit weights less that of the masked network, in points."""
-    wrong = [
-        int((form(data.test.x).argmax(1) != data.test.y).sum()) for form in (masked, rounded)
-    ]
+    wrong = [int((form(data.test.x).argmax(1) != data.test.y).sum()) for form in (masked, rounded)]
     change = 100 * (wrong[1] - wrong[0]) / len(data.test.y)
     return Row(net, "change of the test error by int8", None, None, change, "points",
                INT8_POINTS, at_most=True)  # fmt: skip
