@@ -27,8 +27,8 @@ onnxruntime by the time of the candidate in the SAME round. Processor time, so t
 does not inflate it. Successive calls get different images. The kernel skips inputs that are 0,
 which most pixels are; one row shows noise without zeros in their place. Candidates take and return
 NumPy arrays or torch tensors, whichever they prefer. "int8" is `as_runtime(..., precision="int8")`,
-calibrated on 500 training images: it runs in 8-bit weights where that is faster, and its printed plan
-says how many weights have them (those of Linear layers).
+calibrated on 500 training images: it runs in 8-bit weights where that is faster, and its printed
+plan says how many weights have them (those of Linear layers).
 
     OMP_NUM_THREADS=1 python benchmarks/inference.py                # about 4 minutes, 2 to train
     OMP_NUM_THREADS=1 python benchmarks/inference.py --epochs 1     # quick

@@ -159,6 +159,13 @@ def test_activations(compiler, between, last):
         assert np.abs(compiled(x) - wanted).max() <= 1e-6 * np.abs(wanted).max()
 
 
+def test_a_network_that_is_all_zeros(compiler):
+    empty = [layer._replace(bias=0 * layer.bias) for layer in stacked((5, 6, 2), 0.0)]
+    compiled = IntegerLayers(empty, 5, np.zeros((3, 5), np.float32))
+    assert not compiled(rows(70, 5)).any()
+    assert not compiled(rows(1, 5)).any()
+
+
 def test_selected_features_are_read_in_order(compiler):
     layer = Affine(csr_array(np.array([[1.0, 0.0, 10.0]], np.float32)), np.zeros(1, np.float32))
     x = np.arange(10, dtype=np.float32).reshape(2, 5)
@@ -266,6 +273,8 @@ def test_wrong_arguments_are_refused(compiler):
         as_runtime(net, x, calibration=x)
     with pytest.raises(ValueError, match=r"calibration must be float32 inputs of shape \(n, 4\)"):
         as_runtime(net, x, precision="int8", calibration=x[:, :3])
+    with pytest.raises(ValueError, match="calibration holds inf or NaN"):
+        as_runtime(net, x, precision="int8", calibration=x.clone().fill_(torch.nan))
     with pytest.raises(ValueError, match="precision"):
         as_runtime(net, x, precision="int4", calibration=x)
     tanh = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))

@@ -466,6 +466,8 @@ def _check_calibration(
             f"(n, {', '.join(map(str, example.shape[1:]))}), n > 0, got {x.dtype} of shape "
             f"{tuple(x.shape)}."
         )
+    if not bool(x.isfinite().all()):
+        raise ValueError("as_runtime: calibration holds inf or NaN.")
     return x
 
 

@@ -59,14 +59,14 @@ class Grid:
     first: int
 
     @classmethod
-    def of(cls, size: Pair, before: Pair, after: Pair) -> "Grid":
+    def of(cls, size: Pair, before: Pair, after: Pair, lanes: int) -> "Grid":
         """Margins in rows and columns: `before` the image and `after` it.
 
         Example:
-            >>> Grid.of((8, 8), (1, 1), (1, 1))
+            >>> Grid.of((8, 8), (1, 1), (1, 1), lanes=8)
             Grid(size=(8, 8), row=9, plane=90, first=10)
         """
-        (height, width), lanes = size, lanes_for(size[1])
+        height, width = size
         row = -(-width // lanes) * lanes + max(before[1], after[1])
         return cls(size, row, (before[0] + height + after[0]) * row, before[0] * row + before[1])
 
@@ -83,7 +83,7 @@ def _grids(images: Images) -> dict[Pair, Grid]:
                 zip(step.stride, step.size, step.window, step.padding, strict=True)]  # fmt: skip
         before[size] = _largest(before[size], step.padding)
         after[size] = _largest(after[size], (last[0] - size[0], last[1] - size[1]))
-    return {size: Grid.of(size, before[size], after[size]) for size in before}
+    return {size: Grid.of(size, before[size], after[size], lanes_for(size[1])) for size in before}
 
 
 def _largest(a: Pair, b: Pair) -> Pair:

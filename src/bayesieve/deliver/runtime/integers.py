@@ -30,6 +30,7 @@ from bayesieve.deliver.c import quantise_rows
 from bayesieve.deliver.layers import Activation
 from bayesieve.deliver.runtime.kernels import (
     ACTIVATIONS,
+    LIMIT,
     Affine,
     CompiledLayers,
     Floats,
@@ -42,6 +43,7 @@ from bayesieve.errors import UnsupportedModelError
 _UNIT = 128  # of a product, as in integers.c
 _MOST = 32767  # of 16 bits
 _HALF = 1 << 14  # what rounds a product of 15 fractional bits
+_LEAST = 1e-30  # smallest step
 _ROOM = 1.25  # how much larger than on the calibration examples an input may be
 _DENSE = 0.08  # fraction of weights from which one example runs by whole columns
 _ROWS = 64  # examples the twin takes at once
@@ -109,17 +111,14 @@ def rounded(layers: Sequence[Affine], x: Floats) -> list[Rounded]:
         largest.append(float(np.abs(x).max(initial=0)))
         x = _function(layer)(x @ layer.weight.T + layer.bias)
     made = list[Rounded]()
-    step = _ROOM * max(largest[0], 1e-30) / limits[0]
+    step = max(_ROOM * largest[0] / limits[0], _LEAST)
     for i, layer in enumerate(whole):
         scale, inverse, factor = step * scales[i], np.float32(1 / step), np.zeros(len(layer.bias))
         offset = factor
         if i + 1 < len(whole):
-            step = max(
-                _ROOM * largest[i + 1] / limits[i + 1],
-                2.01
-                * float(scale.max()),  # no factor above 1/2, and no bias above half of 16 bits:
-                2.01 * float(np.abs(layer.bias).max()) / _MOST,  # their sum stays inside 16 bits
-            )
+            # The factor stays below 1/2 and the bias below half of 16 bits, so that their sum fits.
+            halved = 2.01 * max(float(scale.max()), float(np.abs(layer.bias).max()) / _MOST)
+            step = max(_ROOM * largest[i + 1] / limits[i + 1], halved, _LEAST)
             factor, offset = np.rint(scale / step * 2 * _HALF), np.rint(layer.bias / step)
         made.append(Rounded(layer, limits[i], inverse, scale.astype(np.float32),
                             factor.astype(np.int16), offset.astype(np.int16)))  # fmt: skip
@@ -209,8 +208,8 @@ class IntegerLayers(CompiledLayers):
     def _rounded(self, layer: Rounded) -> _Layer:
         weight = layer.affine.weight
         n_out, n_in = weight.shape
-        if n_in > _MOST:
-            raise UnsupportedModelError(f"as_runtime: int8 takes at most {_MOST:,} inputs.")
+        if n_in > LIMIT:
+            raise UnsupportedModelError(f"as_runtime: int8 takes at most {LIMIT:,} inputs.")
         group = ctypes.c_int64.in_dll(library(), "bayesieve_shorts").value
         padding = np.zeros(-n_out % group, np.int16)
         described = _Layer(
@@ -235,7 +234,7 @@ class IntegerLayers(CompiledLayers):
 
 
 def by_columns(weight: csr_array, group: int) -> NDArray[np.int8]:
-    """All weights, zeros too, input by input: of 8 groups of outputs at a time, then of single ones.
+    """All weights, zeros too, by input: 8 groups of outputs at a time, then single groups.
 
     Example:
         >>> weight = csr_array(np.array([[1, 2], [3, 4], [5, 6]], np.int8))

@@ -27,7 +27,7 @@ _GROUPED = 0.65  # groups of outputs by weights, below which one example runs by
 _AT_ONCE = 4  # weights by input that the kernel takes at once
 _LINE = 64  # bytes of a cache line
 _SLACK = 64  # floats beyond the last, for whole vectors
-_LIMIT = 1 << 16  # numbers that 16 bits tell apart
+LIMIT = 1 << 16  # numbers that 16 bits tell apart
 
 
 class _Layer(ctypes.Structure):  # as in layers.c
@@ -241,7 +241,7 @@ def by_tiles(weight: csr_array) -> ByTiles:
         (1, [0, 1, 2, 3], [0, 1, 2])
     """
     n_out, n_in = weight.shape
-    tile = _TILE if weight.nnz >= _TILED * n_out * -(-n_in // _TILE) else _LIMIT
+    tile = _TILE if weight.nnz >= _TILED * n_out * -(-n_in // _TILE) else LIMIT
     n_tiles = max(1, -(-n_in // tile))
     row = np.repeat(np.arange(n_out), np.diff(weight.indptr))
     place = weight.indices.astype(np.int64) // tile * n_out + row
@@ -288,8 +288,8 @@ def by_input(weight: csr_array, group: int) -> ByInput:
     column = weight.indices.astype(np.int64)
     n_groups = -(-n_out // group)
     held, place = np.unique(column * n_groups + row // group, return_inverse=True)
-    if len(held) <= _GROUPED * weight.nnz or n_out + _AT_ONCE >= _LIMIT:
-        if n_groups >= _LIMIT:
+    if len(held) <= _GROUPED * weight.nnz or n_out + _AT_ONCE >= LIMIT:
+        if n_groups >= LIMIT:
             raise UnsupportedModelError(f"as_runtime: a layer with {n_out:,} outputs is too wide.")
         value = np.zeros((len(held), group), weight.dtype)
         value[place, row % group] = weight.data
