@@ -8,7 +8,7 @@ from torch import nn
 
 from bayesieve.deliver import runtime
 from bayesieve.deliver.c import quantise_rows
-from bayesieve.deliver.runtime import as_runtime
+from bayesieve.deliver.runtime import as_runtime, integers, kernels
 from bayesieve.deliver.runtime.integers import IntegerLayers, rounded, run_rounded
 from bayesieve.deliver.runtime.kernels import (
     Affine,
@@ -173,6 +173,19 @@ def test_selected_features_are_read_in_order(compiler):
     rounded_weight = 13 / 127 * 10  # 1.0 in steps of 10 / 127
     wanted = [4 * rounded_weight, 9 * rounded_weight + 10 * 5]
     assert compiled(x).ravel() == pytest.approx(wanted, rel=0.001)
+
+
+def test_layers_larger_than_a_cache_run_weight_by_weight(compiler, monkeypatch):
+    layers = stacked((30, 40, 5), 0.5)
+    x = rows(70, 30)
+    wanted = IntegerLayers(layers, 30, x)(x)
+    monkeypatch.setattr(kernels, "CACHE", 0)
+    monkeypatch.setattr(integers, "CACHE", 0)
+    assert by_input(layers[0].weight, 8).group == 1
+    compiled = IntegerLayers(layers, 30, x)
+    assert compiled(x) == pytest.approx(wanted)
+    alone = np.concatenate([compiled(x[i : i + 1]) for i in range(70)])
+    assert alone == pytest.approx(wanted)
 
 
 def test_weights_are_stored_as_bytes(compiler):

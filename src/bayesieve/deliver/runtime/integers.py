@@ -30,6 +30,7 @@ from bayesieve.deliver.c import quantise_rows
 from bayesieve.deliver.layers import Activation
 from bayesieve.deliver.runtime.kernels import (
     ACTIVATIONS,
+    CACHE,
     LIMIT,
     Affine,
     CompiledLayers,
@@ -223,7 +224,7 @@ class IntegerLayers(CompiledLayers):
             scale=self._at_address(layer.scale),
             bias=self._at_address(layer.affine.bias),
         )  # fmt: skip
-        if weight.nnz >= _DENSE * n_out * n_in:
+        if weight.nnz >= _DENSE * n_out * n_in and n_out * n_in <= CACHE:
             described.columns = self._at_address(by_columns(weight, group))
         else:
             columns = by_input(weight, 1)

@@ -23,6 +23,7 @@ _TEXTS = ("layers.c", "integers.c", "images.c")  # in one file: types of the fir
 _DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
 _TILE = 128  # features whose blocks of examples fit the first cache
 _TILED = 8  # weights of an output in a tile, on average, from which tiles pay
+CACHE = 1 << 20  # bytes of weights up to which zeros stored beside them do not cost time
 _GROUPED = 0.65  # groups of outputs by weights, below which one example runs by groups
 _AT_ONCE = 4  # weights by input that the kernel takes at once
 _LINE = 64  # bytes of a cache line
@@ -270,7 +271,7 @@ class ByInput(NamedTuple):
 
 
 def by_input(weight: csr_array, group: int) -> ByInput:
-    """Weights by input, in groups of outputs where few enough groups hold all weights.
+    """Weights by input, in groups of outputs where few enough groups hold all weights in a cache.
 
     Otherwise weights are single ones, and each input has a multiple of 4: zeros that belong to
     outputs beyond the last fill up.
@@ -288,7 +289,8 @@ def by_input(weight: csr_array, group: int) -> ByInput:
     column = weight.indices.astype(np.int64)
     n_groups = -(-n_out // group)
     held, place = np.unique(column * n_groups + row // group, return_inverse=True)
-    if len(held) <= _GROUPED * weight.nnz or n_out + _AT_ONCE >= LIMIT:
+    size = len(held) * group * weight.dtype.itemsize
+    if (len(held) <= _GROUPED * weight.nnz and size <= CACHE) or n_out + _AT_ONCE >= LIMIT:
         if n_groups >= LIMIT:
             raise UnsupportedModelError(f"as_runtime: a layer with {n_out:,} outputs is too wide.")
         value = np.zeros((len(held), group), weight.dtype)
