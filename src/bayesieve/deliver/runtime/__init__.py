@@ -17,7 +17,7 @@ fastest, and `Runtime.rounding` says what it changes.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, overload
@@ -268,31 +268,16 @@ class _Network:
         nbytes: of weights and scratch memory.
         compiled: the same stages, if the library computes all of them.
         zeros: fraction of zeros by layer.
+        twin: the same stages with 8-bit weights in NumPy, if there are any.
+        in_integers: number of weights that have 8 bits.
     """
 
     def __init__(
         self, stages: Sequence[Stage], nbytes: int, compiled: Sequence[Compiled] = (),
-        zeros: Mapping[str, float] | None = None,
+        zeros: Mapping[str, float] | None = None, twin: Sequence[Stage] = (), in_integers: int = 0,
     ) -> None:  # fmt: skip
         self.stages, self.nbytes, self.compiled = list(stages), nbytes, tuple(compiled)
-        self.zeros = dict(zeros or {})
-
-    @property
-    def in_integers(self) -> int:
-        """Weights that have 8 bits."""
-        return sum(stage.n_weights for stage in self._integers())
-
-    def plain(self, x: Tensor) -> Tensor:
-        """Outputs by stages of which those in integers run in NumPy."""
-        with torch.no_grad():
-            for stage in self.stages:
-                layers = getattr(stage, "__self__", None)
-                x = layers.plain(x) if isinstance(layers, IntegerLayers) else stage(x)
-        return x
-
-    def _integers(self) -> Iterator[IntegerLayers]:
-        owners = (getattr(stage, "__self__", None) for stage in self.stages)
-        return (owner for owner in owners if isinstance(owner, IntegerLayers))
+        self.zeros, self.twin, self.in_integers = dict(zeros or {}), list(twin), in_integers
 
     def on_array(self, x: Floats) -> Floats:
         """Outputs, (n, ...), of inputs, (n, ...)."""
@@ -305,10 +290,18 @@ class _Network:
 
     def on_tensor(self, x: Tensor) -> Tensor:
         """Outputs, (n, ...), of inputs, (n, ...), without gradients."""
-        with torch.no_grad():
-            for stage in self.stages:
-                x = stage(x)
-        return x
+        return _run(self.stages, x)
+
+    def wanted(self, module: nn.Module, x: Tensor) -> Tensor:
+        """What the outputs are checked against: the module, or with 8-bit weights the twin."""
+        return _run(self.twin or [module], x)
+
+
+def _run(stages: Sequence[Stage], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        for stage in stages:
+            x = stage(x)
+    return x
 
 
 def _skipping(
@@ -347,23 +340,36 @@ def _of_images(
         layers, threads, None if calibration is None else first.on_tensor(calibration)
     )
     compiled = (first, *rest.compiled) if rest.compiled or not layers else ()
-    return _Network([first.on_tensor, *rest.stages], first.nbytes + rest.nbytes, compiled, zeros)
+    twin = [first.on_tensor, *rest.twin] if rest.twin else []
+    return _Network([first.on_tensor, *rest.stages], first.nbytes + rest.nbytes, compiled, zeros,
+                    twin, rest.in_integers)  # fmt: skip
 
 
 def _of_layers(
     layers: Sequence[Layer], threads: int, calibration: Tensor | None = None
 ) -> _Network:
     """Neighbouring Linear layers in one call of the kernel, everything else in torch."""
-    stages, fused = list[Stage](), list[CompiledLayers]()
+    stages, twin, fused, in_integers = list[Stage](), list[Stage](), list[CompiledLayers](), 0
     for group in _groups(layers):
-        if any(isinstance(layer, Linear) for layer in group):
-            fused.append(_fuse(group, threads, calibration))
+        if not any(isinstance(layer, Linear) for layer in group):
+            stages += group
+            twin += group
+        elif calibration is None:
+            fused.append(CompiledLayers(*_fuse(group), threads=threads))
             stages.append(fused[-1].on_tensor)
         else:
-            stages += group
+            affine, n_features, selected = _fuse(group)
+            x = calibration.flatten(1).numpy()
+            made = IntegerLayers(affine, n_features, x, selected, threads)
+            fused.append(made)
+            stages.append(made.on_tensor)
+            twin.append(made.plain)
+            in_integers += made.n_weights
         calibration = None if calibration is None else run_layers(group, calibration)
     compiled = fused if len(stages) == len(fused) else ()
-    return _Network(stages, sum(one.nbytes for one in fused), compiled, _zeros_by_name(layers))
+    nbytes = sum(one.nbytes for one in fused)
+    return _Network(stages, nbytes, compiled, _zeros_by_name(layers),
+                    twin if in_integers else (), in_integers)  # fmt: skip
 
 
 def _by_scipy(layers: Sequence[Layer]) -> _Network:
@@ -397,9 +403,8 @@ def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
     return groups
 
 
-def _fuse(
-    layers: Sequence[Layer], threads: int, calibration: Tensor | None = None
-) -> CompiledLayers:
+def _fuse(layers: Sequence[Layer]) -> tuple[list[Affine], int, NDArray[np.int64] | None]:
+    """A group as layers of the kernel, the number of its features, and those it selects."""
     affine = list[Affine]()
     for layer in layers:
         if isinstance(layer, Linear):
@@ -407,11 +412,7 @@ def _fuse(
         elif isinstance(layer, Activation):
             affine[-1] = affine[-1]._replace(activation=layer.kind, slope=layer.slope)
     first = layers[0]
-    selected = first.index.numpy() if isinstance(first, Select) else None
-    if calibration is None:
-        return CompiledLayers(affine, first.source[0], selected, threads)
-    x = calibration.flatten(1).numpy()
-    return IntegerLayers(affine, first.source[0], x, selected, threads)
+    return affine, first.source[0], first.index.numpy() if isinstance(first, Select) else None
 
 
 def _product(layer: Linear) -> Stage:
@@ -493,9 +494,7 @@ def _verify(runtime: Runtime, module: nn.Module, example: Tensor) -> None:
     for n in _CHECKED:
         rows = resized(example, n)
         for x in (rows, torch.randn(rows.shape, generator=generator), torch.zeros_like(rows)):
-            network = runtime.network_for(n)
-            with torch.no_grad():
-                wanted = network.plain(x) if network.in_integers else module(x)
+            wanted = runtime.network_for(n).wanted(module, x)
             difference = float((wanted - runtime(x)).abs().max())
             scale = float(wanted.abs().max())
             if not difference <= TOLERANCE * max(scale, 1e-30):
