@@ -26,7 +26,9 @@ rounds of the processor time of a call, `speedup` the median over rounds of the 
 onnxruntime by the time of the candidate in the SAME round. Processor time, so that a busy machine
 does not inflate it. Successive calls get different images. The kernel skips inputs that are 0,
 which most pixels are; one row shows noise without zeros in their place. Candidates take and return
-NumPy arrays or torch tensors, whichever they prefer.
+NumPy arrays or torch tensors, whichever they prefer. "int8" is `as_runtime(..., precision="int8")`,
+calibrated on 500 training images: it runs in 8-bit weights where that is faster, and its printed
+plan says how many weights have them (those of Linear layers).
 
     OMP_NUM_THREADS=1 python benchmarks/inference.py                # about 4 minutes, 2 to train
     OMP_NUM_THREADS=1 python benchmarks/inference.py --epochs 1     # quick
@@ -76,6 +78,8 @@ from studies.pretrained_resnet import published
 
 SHAPE, N_CLASSES, BATCHES = (1, 28, 28), 10, (1, 64)
 BASELINE, NOISE = "onnxruntime, dense", "our runtime on noise without zeros"
+FLOATS, INT8 = "our runtime", "our runtime, int8"
+N_CALIBRATION = 500
 Case = Callable[[], object]
 
 
@@ -134,6 +138,8 @@ STRUCTURES = (  # the larger one is the limit the target names; it alone is 13.5
     {"conv1": 8, "conv2": 16, "fc1": 50},
 )
 STRUCTURED_SPEEDUP, STRUCTURED_SIZE = 4.0, 20.0
+INT8_NET = "784-1200-1200-10"
+INT8_SPEEDUP, INT8_POINTS = 1.5, 0.1  # over our runtime in floats; change of the test error
 
 
 # -------------------------------------------------------------------------------------- networks
@@ -187,12 +193,12 @@ def masked_at_random(setting: Setting) -> SparseModel:
     return prune(posterior, keep_zeros(setting.zeros, score=score, scope="layer"))
 
 
-def inputs(data: DataSet | None) -> Tensor:
-    """64 images, or noise of which four in five pixels are 0."""
+def inputs(data: DataSet | None, n: int = max(BATCHES)) -> Tensor:
+    """Some images, or noise of which four in five pixels are 0."""
     if data is not None:
-        return data.test.x[: max(BATCHES)].contiguous()
+        return data.test.x[:n].contiguous()
     generator = Generator().manual_seed(2)
-    x = torch.rand(max(BATCHES), *SHAPE, generator=generator)
+    x = torch.rand(n, *SHAPE, generator=generator)
     return x * (torch.rand(x.shape, generator=generator) < 0.2)
 
 
@@ -217,6 +223,8 @@ def sieved_rows(
     x = inputs(data)
     dense, masked, small = built(setting.build).eval(), sparse.to_module(), compact(sparse, x)
     runtime = as_runtime(small, x)
+    known = inputs(None, N_CALIBRATION) if data is None else data.train.x[:N_CALIBRATION]
+    rounded = as_runtime(small, x, precision="int8", calibration=known)
     rows = [Row(name, "zeros", None, None, sparse.zeros, "fraction", setting.zeros)]
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         sessions = {
@@ -230,17 +238,19 @@ def sieved_rows(
             "torch, masked": masked,
             "torch, compact": small,
             "onnxruntime, compact": sessions["compact"].run,
-            "our runtime": runtime,
+            FLOATS: runtime,
+            INT8: rounded,
             NOISE: runtime,
         }
-        rows += timed(name, forms, x, rounds, {"our runtime": setting.targets})
+        rows += timed(name, forms, x, rounds, {FLOATS: setting.targets})
         path = save_bundle(small, Path(folder) / "bundle", example=x, sparse=sparse)
         size = sum(file.stat().st_size for file in path.iterdir())
         rows.append(Row(name, "bundle, whole folder", None, None, size, "bytes",
                         setting.bundle_bytes, at_most=True))  # fmt: skip
         if data is not None:
             rows += equal_rows(name, masked, {"compact": small, "runtime": runtime}, data)
-    return rows, runtime.describe()
+            rows.append(int8_row(name, masked, rounded, data))
+    return rows, rounded.describe()
 
 
 def timed(
@@ -263,6 +273,11 @@ def timed(
             target = targets.get(name, {}).get(batch)
             speedup = ratio(times, BASELINE, name)
             rows.append(Row(net, name, batch, statistics.median(measured), speedup, "x", target))
+        if INT8 in times:
+            target = INT8_SPEEDUP if net == INT8_NET else None
+            label = f"our runtime, int8 against floats, batch {batch}"
+            gained = ratio(times, FLOATS, INT8)
+            rows.append(Row(net, label, None, None, gained, "x", target))
     return rows
 
 
@@ -286,6 +301,16 @@ def equal_rows(
         rows.append(Row(net, f"test predictions unchanged by the {name}", None, None, same,
                         "of 10,000", len(x)))  # fmt: skip
     return rows
+
+
+def int8_row(
+    net: str, masked: nn.Module, rounded: Callable[[Tensor], Tensor], data: DataSet
+) -> Row:
+    """Test error with 8-bit weights less that of the masked network, in points."""
+    wrong = [int((form(data.test.x).argmax(1) != data.test.y).sum()) for form in (masked, rounded)]
+    change = 100 * (wrong[1] - wrong[0]) / len(data.test.y)
+    return Row(net, "change of the test error by int8", None, None, change, "points",
+               INT8_POINTS, at_most=True)  # fmt: skip
 
 
 def structured_rows(

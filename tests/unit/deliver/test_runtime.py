@@ -93,6 +93,26 @@ def test_the_kernel_equals_dense_products_at_every_batch_size(density, zeros):
         assert np.abs(compiled(x.astype(np.float32)) - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (17, 5), (5, 129), (150, 260), (37, 401)])
+@pytest.mark.parametrize("density", [0.02, 0.12, 0.5])
+def test_tiles_groups_and_fours_on_odd_sizes(shape, density):
+    needs_compiler()
+    generator = np.random.default_rng(1)
+    weight = (generator.standard_normal(shape) * (generator.random(shape) < density)).astype("f4")
+    weight[::3] = 0  # outputs without a weight
+    bias = generator.standard_normal(shape[0]).astype("f4")
+    selected = generator.integers(0, shape[1] + 7, shape[1])  # in any order, some twice
+    for n_features, chosen in ((shape[1], None), (shape[1] + 7, selected)):
+        layer = Affine(csr_array(weight), bias, "LeakyReLU", 0.1)
+        compiled = CompiledLayers([layer], n_features, chosen)
+        for n in SIZES:
+            x = generator.standard_normal((n, n_features)).astype("f4")
+            x *= generator.random((n, n_features)) < 0.5
+            wanted = (x if chosen is None else x[:, chosen]) @ weight.T + bias
+            wanted = np.where(wanted < 0, 0.1 * wanted, wanted)
+            assert np.abs(compiled(x) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("density", [0.1, 1.0])
 @pytest.mark.parametrize("n", [1, 7, 64])

@@ -163,6 +163,19 @@ def test_memory_is_used_again():
     assert CompiledImages(images)._memory.size == CompiledImages(shallow)._memory.size
 
 
+@pytest.mark.parametrize("width", range(2, 20))
+def test_pairs_of_every_width_are_pooled_with_nan(width):
+    net = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.MaxPool2d(2)).eval()
+    net[0].weight.data.fill_(1.0)
+    x = pictures(4, 1, 6, width)
+    x[torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) < 0.1] = torch.nan
+    compiled = CompiledImages(read_images("test", net, x))
+    wanted = net(x).detach()
+    assert torch.equal(
+        compiled.on_tensor(x).view_as(wanted).nan_to_num(9e9), wanted.nan_to_num(9e9)
+    )
+
+
 def test_nan_and_infinity_pass_where_a_weight_reads_them():
     net = seeded(lambda: nn.Sequential(nn.Conv2d(1, 1, 1), nn.ReLU(), nn.MaxPool2d(2)), 0.0)
     nn.init.constant_(net[0].weight, 1.0)

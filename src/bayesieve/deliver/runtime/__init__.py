@@ -8,15 +8,19 @@ sums of images, each a single call. Where there is no C compiler, SciPy's sparse
 place of the first, and convolutions stay with torch. `Runtime.plan` says what was chosen and how
 long each candidate took.
 
-The result is checked against the module before it is returned. A weight that is 0 is skipped:
-inputs that are infinite or NaN do not spread through it, as they would in a dense product.
+The result is checked against the module before it is returned. A weight that is 0 may be skipped:
+an input that is infinite or NaN then does not spread through it, as it would in a dense product.
+
+With `precision="int8"` a third candidate has the weights of Linear layers in 8 bits, with one scale
+per output and 16-bit inputs whose steps come from calibration examples. It runs where it is the
+fastest, and `Runtime.rounding` says what it changes.
 """
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import overload
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -25,10 +29,11 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from bayesieve.assess.costs import BATCHES, median_times, resized
-from bayesieve.checks import check_positive
-from bayesieve.deliver.layers import Activation, Layer, Linear, Select, read_layers
+from bayesieve.checks import check_choice, check_positive
+from bayesieve.deliver.layers import Activation, Layer, Linear, Select, read_layers, run_layers
 from bayesieve.deliver.runtime.image_kernels import CompiledImages
 from bayesieve.deliver.runtime.images import read_images
+from bayesieve.deliver.runtime.integers import IntegerLayers
 from bayesieve.deliver.runtime.kernels import (
     Affine,
     Compiled,
@@ -45,6 +50,13 @@ TOLERANCE = 1e-5  # largest difference to the module, as a fraction of its large
 _FROM_MANY = 16  # examples from which the plan for batch 64 holds
 _CHECKED = (1, 3, 17, 64, 83)  # every path through the kernel, and both plans
 _ROUNDS = 9
+_WEIGHTED = (nn.Conv2d, nn.Linear)
+_REASONS = {
+    "torch": "faster as plain torch",
+    "kernel": "skipping zeros is faster",
+    "scipy": "skipping zeros is faster",
+    "int8": "skipping zeros with 8-bit weights is faster",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class Plan:
 
     Args:
         batch: number of examples.
-        choice: "torch" (the module as it is), "kernel" or "scipy".
+        choice: "torch" (the module as it is), "kernel", "int8" or "scipy".
         milliseconds: median of the whole network, by candidate.
         reason: why it runs so, in words.
     """
@@ -62,6 +74,31 @@ class Plan:
     choice: str
     milliseconds: dict[str, float]
     reason: str
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Change of the outputs by 8-bit weights, on the calibration examples.
+
+    Args:
+        examples: number of them.
+        changed: examples whose largest output is another one; None for a single output.
+        error: largest difference to the module, as a fraction of its largest output.
+        weights: fraction of the weights other than 0 that have 8 bits.
+    """
+
+    examples: int
+    changed: int | None
+    error: float
+    weights: float
+
+    def __str__(self) -> str:
+        """The same in words."""
+        classes = "" if self.changed is None else f", {self.changed} predicted classes change"
+        return (
+            f"{self.weights:.0%} of the weights have 8 bits; on {self.examples} examples the "
+            f"largest error is {self.error:.2%} of the largest output{classes}"
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,12 +113,14 @@ class Runtime:
         plan: a row for each batch size.
         zeros: fraction of weights that are 0, by name of each layer whose zeros can be skipped.
         kernel: "compiled", or why there is no compiled kernel.
+        rounding: what 8-bit weights change, where they were asked for and can be compiled.
     """
 
     module: nn.Module
     plan: tuple[Plan, ...]
     zeros: dict[str, float]
     kernel: str
+    rounding: Rounding | None
     _shape: tuple[int, ...]
     _few: "_Network"
     _many: "_Network"
@@ -99,7 +138,7 @@ class Runtime:
                 f"Runtime: inputs must have shape (n, {', '.join(map(str, self._shape))}), "
                 f"got {tuple(x.shape)}."
             )
-        network = self._few if len(x) < _FROM_MANY else self._many
+        network = self.network_for(len(x))
         if isinstance(x, np.ndarray):
             if x.dtype != np.float32:
                 raise TypeError(f"Runtime: inputs must be float32, got {x.dtype}.")
@@ -110,6 +149,10 @@ class Runtime:
             )
         return network.on_tensor(x)
 
+    def network_for(self, n: int) -> "_Network":
+        """The candidate that runs batches of n examples."""
+        return self._few if n < _FROM_MANY else self._many
+
     @property
     def nbytes(self) -> int:
         """Bytes of weights as they are stored for speed, and of scratch memory."""
@@ -118,6 +161,7 @@ class Runtime:
     def describe(self) -> str:
         """The plan as text: the kernel, the layers, and a line per batch size."""
         lines = [f"kernel: {self.kernel}"]
+        lines += [] if self.rounding is None else [f"int8: {self.rounding}"]
         lines += [f"{name}: {zeros:.1%} zeros" for name, zeros in self.zeros.items()]
         for row in self.plan:
             listed = ", ".join(f"{name} {ms:.4f} ms" for name, ms in row.milliseconds.items())
@@ -125,7 +169,14 @@ class Runtime:
         return "\n".join(lines)
 
 
-def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1) -> Runtime:
+def as_runtime(
+    module: nn.Module,
+    example: Tensor | Floats,
+    *,
+    threads: int = 1,
+    precision: Literal["float32", "int8"] = "float32",
+    calibration: Tensor | Floats | None = None,
+) -> Runtime:
     """Make the fastest function we know that equals a module, by measurement on this machine.
 
     Args:
@@ -136,9 +187,15 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         example: inputs, (n, ...), such as real data: what is measured depends on them.
         threads: how many threads the compiled kernel may split a large batch over. Torch's layers
             keep to torch's own setting.
+        precision: "int8" also tries Linear layers with 8-bit weights, which change outputs a
+            little: see `Runtime.rounding`. Between such layers only a ReLU may stand.
+        calibration: inputs, (n, ...), that "int8" takes the sizes of steps from: some 500 of the
+            kind the network will meet.
 
     Raises:
-        VerificationError: the function differs from the module by more than 1e-5 of its scale.
+        VerificationError: the function differs from the module by more than 1e-5 of its scale, or,
+            where 8-bit weights were chosen, from the same arithmetic in NumPy.
+        UnsupportedModelError: "int8" was asked for and has no kernel for a layer.
 
     Example:
         >>> net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3))
@@ -153,8 +210,10 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         ([1, 64], ['0', '2'])
     """
     check_positive("as_runtime", threads=threads)
+    check_choice("as_runtime", "precision", precision, ("float32", "int8"))
     example = torch.as_tensor(example)
     _check_input(module, example)
+    checked = _check_calibration(precision, calibration, example)
     module = copy.deepcopy(module).eval().requires_grad_(False)
     shape, kernel = tuple(example.shape[1:]), "compiled"
     try:
@@ -170,13 +229,20 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         refusal = str(error).removeprefix("as_runtime: ").rstrip(".")
     if sparse is not None:
         candidates["kernel" if kernel == "compiled" else "scipy"] = sparse
+    rounding = None
+    if checked is not None and kernel == "compiled":
+        integers = _skipping(module, example, threads, compiled=True, calibration=checked)
+        if integers is None or integers.in_integers == 0:
+            raise UnsupportedModelError("as_runtime: int8 has a kernel for Linear layers only.")
+        candidates["int8"] = integers
+        rounding = _rounding(integers, module, checked)
     functions = {name: network.on_tensor for name, network in candidates.items()}
     measured = median_times(functions, example, rounds=_ROUNDS, clock="cpu")
     plan = []
     for batch in BATCHES:
         times = {name: by_batch[batch] for name, by_batch in measured.items()}
         choice = min(times, key=times.__getitem__)
-        reason = "faster as plain torch" if choice == "torch" else "skipping zeros is faster"
+        reason = _REASONS[choice]
         if refusal:
             reason = f"the module runs as it is: {refusal}"
         elif len(times) == 1:
@@ -186,7 +252,7 @@ def as_runtime(module: nn.Module, example: Tensor | Floats, *, threads: int = 1)
         plan.append(Plan(batch, choice, times, reason))
     few, many = (candidates[row.choice] for row in plan)
     zeros = {} if sparse is None else sparse.zeros
-    made = Runtime(module, tuple(plan), zeros, kernel, shape, few, many)
+    made = Runtime(module, tuple(plan), zeros, kernel, rounding, shape, few, many)
     _verify(made, module, example)
     return made
 
@@ -202,14 +268,16 @@ class _Network:
         nbytes: of weights and scratch memory.
         compiled: the same stages, if the library computes all of them.
         zeros: fraction of zeros by layer.
+        twin: the same stages with 8-bit weights in NumPy, if there are any.
+        in_integers: number of weights that have 8 bits.
     """
 
     def __init__(
         self, stages: Sequence[Stage], nbytes: int, compiled: Sequence[Compiled] = (),
-        zeros: Mapping[str, float] | None = None,
+        zeros: Mapping[str, float] | None = None, twin: Sequence[Stage] = (), in_integers: int = 0,
     ) -> None:  # fmt: skip
         self.stages, self.nbytes, self.compiled = list(stages), nbytes, tuple(compiled)
-        self.zeros = dict(zeros or {})
+        self.zeros, self.twin, self.in_integers = dict(zeros or {}), list(twin), in_integers
 
     def on_array(self, x: Floats) -> Floats:
         """Outputs, (n, ...), of inputs, (n, ...)."""
@@ -222,54 +290,86 @@ class _Network:
 
     def on_tensor(self, x: Tensor) -> Tensor:
         """Outputs, (n, ...), of inputs, (n, ...), without gradients."""
-        with torch.no_grad():
-            for stage in self.stages:
-                x = stage(x)
-        return x
+        return _run(self.stages, x)
+
+    def wanted(self, module: nn.Module, x: Tensor) -> Tensor:
+        """What the outputs are checked against: the module, or with 8-bit weights the twin."""
+        return _run(self.twin or [module], x)
+
+
+def _run(stages: Sequence[Stage], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        for stage in stages:
+            x = stage(x)
+    return x
 
 
 def _skipping(
-    module: nn.Module, example: Tensor, threads: int, *, compiled: bool
-) -> _Network | None:
-    """A module with its zeros skipped; None if no layer has zeros that can be."""
+    module: nn.Module, example: Tensor, threads: int, *, compiled: bool,
+    calibration: Tensor | None = None,
+) -> _Network | None:  # fmt: skip
+    """A module with its zeros skipped; None if no layer has zeros that can be.
+
+    With calibration examples its Linear layers have 8-bit weights.
+    """
     if compiled and any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         with suppress(UnsupportedModelError):
-            return _of_images(module, example, threads)
+            return _of_images(module, example, threads, calibration)
     layers = read_layers("as_runtime", module, tuple(example.shape[1:]), calls=True)
     if not any(isinstance(layer, Linear) for layer in layers):
         return None
-    return _of_layers(layers, threads) if compiled else _by_scipy(layers)
+    return _of_layers(layers, threads, calibration) if compiled else _by_scipy(layers)
 
 
-def _of_images(module: nn.Module, example: Tensor, threads: int) -> _Network:
+def _of_images(
+    module: nn.Module, example: Tensor, threads: int, calibration: Tensor | None
+) -> _Network:
     """Images in one call of their kernel, then the Linear layers after them."""
     images = read_images("as_runtime", module, example)
     first = CompiledImages(images, threads)
     zeros = {
         name: _zeros(layer.weight)
         for name, layer in module.named_modules()
-        if isinstance(layer, nn.Conv2d | nn.Linear)
+        if isinstance(layer, _WEIGHTED)
     }
     if images.tail is None:
         shape = (len(images.value.planes), *images.value.size)
         return _Network([lambda x: first.on_tensor(x).view(-1, *shape)], first.nbytes, (), zeros)
     layers = read_layers("as_runtime", images.tail, (first.n_outputs,), calls=True)
-    rest = _of_layers(layers, threads)
+    rest = _of_layers(
+        layers, threads, None if calibration is None else first.on_tensor(calibration)
+    )
     compiled = (first, *rest.compiled) if rest.compiled or not layers else ()
-    return _Network([first.on_tensor, *rest.stages], first.nbytes + rest.nbytes, compiled, zeros)
+    twin = [first.on_tensor, *rest.twin] if rest.twin else []
+    return _Network([first.on_tensor, *rest.stages], first.nbytes + rest.nbytes, compiled, zeros,
+                    twin, rest.in_integers)  # fmt: skip
 
 
-def _of_layers(layers: Sequence[Layer], threads: int) -> _Network:
+def _of_layers(
+    layers: Sequence[Layer], threads: int, calibration: Tensor | None = None
+) -> _Network:
     """Neighbouring Linear layers in one call of the kernel, everything else in torch."""
-    stages, fused = list[Stage](), list[CompiledLayers]()
+    stages, twin, fused, in_integers = list[Stage](), list[Stage](), list[CompiledLayers](), 0
     for group in _groups(layers):
-        if any(isinstance(layer, Linear) for layer in group):
-            fused.append(_fuse(group, threads))
+        if not any(isinstance(layer, Linear) for layer in group):
+            stages += group
+            twin += group
+        elif calibration is None:
+            fused.append(CompiledLayers(*_fuse(group), threads=threads))
             stages.append(fused[-1].on_tensor)
         else:
-            stages += group
+            affine, n_features, selected = _fuse(group)
+            x = calibration.flatten(1).numpy()
+            made = IntegerLayers(affine, n_features, x, selected, threads)
+            fused.append(made)
+            stages.append(made.on_tensor)
+            twin.append(made.plain)
+            in_integers += made.n_weights
+        calibration = None if calibration is None else run_layers(group, calibration)
     compiled = fused if len(stages) == len(fused) else ()
-    return _Network(stages, sum(one.nbytes for one in fused), compiled, _zeros_by_name(layers))
+    nbytes = sum(one.nbytes for one in fused)
+    return _Network(stages, nbytes, compiled, _zeros_by_name(layers),
+                    twin if in_integers else (), in_integers)  # fmt: skip
 
 
 def _by_scipy(layers: Sequence[Layer]) -> _Network:
@@ -303,7 +403,8 @@ def _groups(layers: Sequence[Layer]) -> list[list[Layer]]:
     return groups
 
 
-def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
+def _fuse(layers: Sequence[Layer]) -> tuple[list[Affine], int, NDArray[np.int64] | None]:
+    """A group as layers of the kernel, the number of its features, and those it selects."""
     affine = list[Affine]()
     for layer in layers:
         if isinstance(layer, Linear):
@@ -311,8 +412,7 @@ def _fuse(layers: Sequence[Layer], threads: int) -> CompiledLayers:
         elif isinstance(layer, Activation):
             affine[-1] = affine[-1]._replace(activation=layer.kind, slope=layer.slope)
     first = layers[0]
-    selected = first.index.numpy() if isinstance(first, Select) else None
-    return CompiledLayers(affine, first.source[0], selected, threads)
+    return affine, first.source[0], first.index.numpy() if isinstance(first, Select) else None
 
 
 def _product(layer: Linear) -> Stage:
@@ -348,14 +448,53 @@ def _check_input(module: nn.Module, example: Tensor) -> None:
         )
 
 
+def _check_calibration(
+    precision: str, calibration: Tensor | Floats | None, example: Tensor
+) -> Tensor | None:
+    if precision == "float32":
+        if calibration is not None:
+            raise ValueError("as_runtime: calibration is for precision='int8'.")
+        return None
+    if calibration is None:
+        raise ValueError(
+            "as_runtime: int8 needs calibration examples. Pass calibration=x, some 500 inputs of "
+            "the kind the network will meet."
+        )
+    x = torch.as_tensor(calibration)
+    if x.dtype != torch.float32 or x.shape[1:] != example.shape[1:] or len(x) == 0:
+        raise ValueError(
+            "as_runtime: calibration must be float32 inputs of shape "
+            f"(n, {', '.join(map(str, example.shape[1:]))}), n > 0, got {x.dtype} of shape "
+            f"{tuple(x.shape)}."
+        )
+    if not bool(x.isfinite().all()):
+        raise ValueError("as_runtime: calibration holds inf or NaN.")
+    return x
+
+
+def _rounding(integers: _Network, module: nn.Module, x: Tensor) -> Rounding:
+    with torch.no_grad():
+        wanted = module(x)
+    actual = integers.on_tensor(x)
+    error = float((wanted - actual).abs().max() / wanted.abs().max().clamp_min(1e-30))
+    changed = None
+    if wanted.shape[1] > 1:
+        changed = int((wanted.argmax(1) != actual.argmax(1)).sum())
+    weights = (layer.weight for layer in module.modules() if isinstance(layer, _WEIGHTED))
+    n_weights = sum(int(weight.count_nonzero()) for weight in weights)
+    return Rounding(len(x), changed, error, integers.in_integers / max(n_weights, 1))
+
+
 def _verify(runtime: Runtime, module: nn.Module, example: Tensor) -> None:
-    """Compare with the module on the example, on noise and on zeros, along every path."""
+    """Compare on the example, on noise and on zeros, along every path.
+
+    The standard is the module, or for 8-bit weights their arithmetic in NumPy.
+    """
     generator = torch.Generator().manual_seed(0)
     for n in _CHECKED:
         rows = resized(example, n)
         for x in (rows, torch.randn(rows.shape, generator=generator), torch.zeros_like(rows)):
-            with torch.no_grad():
-                wanted = module(x)
+            wanted = runtime.network_for(n).wanted(module, x)
             difference = float((wanted - runtime(x)).abs().max())
             scale = float(wanted.abs().max())
             if not difference <= TOLERANCE * max(scale, 1e-30):

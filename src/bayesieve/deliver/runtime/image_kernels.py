@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bayesieve.core.native import fields
 from bayesieve.deliver.runtime.images import INPUT, Convolution, Images, Pair, Plane, Step, Value
-from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, library
+from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, aligned, lanes, library
 
 _CONVOLUTION, _MAX, _MEAN, _UNZIP = range(4)  # as in images.c
 _SLACK = 64  # floats that a vector may read beyond the last image
@@ -45,7 +45,8 @@ class _Program(ctypes.Structure):  # as in images.c
 
 def lanes_for(width: int) -> int:
     """Floats of the vectors that rows of this width are cut into: they fill most of a row."""
-    return 16 if width % 16 == 0 or width > 24 else 8
+    most = lanes()
+    return 8 if most == 16 and width % 16 and width <= 24 else most
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,14 @@ class Grid:
     first: int
 
     @classmethod
-    def of(cls, size: Pair, before: Pair, after: Pair) -> "Grid":
+    def of(cls, size: Pair, before: Pair, after: Pair, lanes: int) -> "Grid":
         """Margins in rows and columns: `before` the image and `after` it.
 
         Example:
-            >>> Grid.of((8, 8), (1, 1), (1, 1))
+            >>> Grid.of((8, 8), (1, 1), (1, 1), lanes=8)
             Grid(size=(8, 8), row=9, plane=90, first=10)
         """
-        (height, width), lanes = size, lanes_for(size[1])
+        height, width = size
         row = -(-width // lanes) * lanes + max(before[1], after[1])
         return cls(size, row, (before[0] + height + after[0]) * row, before[0] * row + before[1])
 
@@ -82,7 +83,7 @@ def _grids(images: Images) -> dict[Pair, Grid]:
                 zip(step.stride, step.size, step.window, step.padding, strict=True)]  # fmt: skip
         before[size] = _largest(before[size], step.padding)
         after[size] = _largest(after[size], (last[0] - size[0], last[1] - size[1]))
-    return {size: Grid.of(size, before[size], after[size]) for size in before}
+    return {size: Grid.of(size, before[size], after[size], lanes_for(size[1])) for size in before}
 
 
 def _largest(a: Pair, b: Pair) -> Pair:
@@ -191,7 +192,7 @@ class CompiledImages(Compiled):
         return sum(array.nbytes for array in self._kept) + 4 * self._memory.size
 
     def _pointer_to(self, array: NDArray[np.generic]) -> int:
-        self._kept.append(np.ascontiguousarray(array))
+        self._kept.append(aligned(array))
         return int(self._kept[-1].ctypes.data)
 
     def _integers(self, numbers: Sequence[int] | NDArray[np.int64]) -> int:

@@ -7,8 +7,13 @@
  * copied with the columns of each remainder side by side ("unzipped").
  */
 
-typedef float eight __attribute__((vector_size(32)));
-typedef float loose8 __attribute__((vector_size(32), aligned(4)));
+#if LANES == 16 /* narrow images take half a register */
+#define HALF 8
+#else
+#define HALF LANES
+#endif
+typedef float half __attribute__((vector_size(4 * HALF)));
+typedef float loose_half __attribute__((vector_size(4 * HALF), aligned(4)));
 
 typedef struct {
   int64_t height, width; /* of an image without margins */
@@ -39,7 +44,6 @@ typedef struct {
   const int32_t *gathered; /* n_features places in the scratch memory */
 } program;
 
-#define EACH _Pragma("GCC unroll 16") for
 #define TILE(NAME, VECTOR, LOOSE, SIZE, ROWS, COLUMNS)                                       \
   static void NAME(const step *s, const float *in, float *out, const float *added,           \
                    int32_t from, int32_t to, float bias) {                                   \
@@ -68,24 +72,24 @@ typedef struct {
   }
 
 #define TILES(ROWS, COLUMNS)                                                                 \
-  TILE(tile8_##ROWS##_##COLUMNS, eight, loose8, 8, ROWS, COLUMNS)                            \
-  TILE(tile16_##ROWS##_##COLUMNS, vec, loose, 16, ROWS, COLUMNS)
+  TILE(half_##ROWS##_##COLUMNS, half, loose_half, HALF, ROWS, COLUMNS)                       \
+  TILE(full_##ROWS##_##COLUMNS, vec, loose, LANES, ROWS, COLUMNS)
 
 TILES(8, 1) TILES(4, 1) TILES(1, 1) TILES(4, 2) TILES(1, 2) TILES(4, 3) TILES(1, 3)
 
 typedef void (*tile)(const step *, const float *, float *, const float *, int32_t, int32_t, float);
 
 static void convolve(const step *s, float *scratch) {
-  static const tile by8[3][3] = {{tile8_1_1, tile8_1_2, tile8_1_3},
-                                 {tile8_4_1, tile8_4_2, tile8_4_3}, {tile8_8_1, 0, 0}};
-  static const tile by16[3][3] = {{tile16_1_1, tile16_1_2, tile16_1_3},
-                                  {tile16_4_1, tile16_4_2, tile16_4_3}, {tile16_8_1, 0, 0}};
+  static const tile halves[3][3] = {{half_1_1, half_1_2, half_1_3},
+                                    {half_4_1, half_4_2, half_4_3}, {half_8_1, 0, 0}};
+  static const tile fulls[3][3] = {{full_1_1, full_1_2, full_1_3},
+                                   {full_4_1, full_4_2, full_4_3}, {full_8_1, 0, 0}};
   const int64_t height = s->out.height, width = s->out.width, lanes = s->lanes;
   const int64_t vectors = (width + lanes - 1) / lanes; /* in a row */
   const int64_t columns = vectors % 3 == 0 ? 3 : vectors % 2 == 0 ? 2 : 1;
   const int64_t tall = columns == 1 && height >= 8 ? 8 : height >= 4 ? 4 : 1;
   const int ends = s->activation > 1 || vectors * lanes > width; /* more to do after a tile */
-  const tile run = (lanes == 16 ? by16 : by8)[tall == 8 ? 2 : tall == 4][columns - 1];
+  const tile run = (lanes == LANES ? fulls : halves)[tall == 8 ? 2 : tall == 4][columns - 1];
   for (int64_t top = 0; top < height; top += tall) {
     const int64_t y = top + tall > height ? height - tall : top; /* the last tile may overlap */
     const float *in = scratch + y * s->down * s->in_row;
@@ -105,26 +109,55 @@ static void convolve(const step *s, float *scratch) {
   }
 }
 
-static inline float larger(float a, float b) { return a > b || a != a ? a : b; } /* NaN wins */
+/* no branch: which of two pixels is larger cannot be guessed; NaN wins */
+static inline float larger(float a, float b) { return (a > b) | (a != a) ? a : b; }
+
+static inline four larger4(four a, four b) {
+  const places first = (a > b) | (a != a);
+  return (four)(((places)a & first) | ((places)b & ~first));
+}
+
+/* largest of windows of 2 by 2 that do not overlap, in a row of n */
+static void pool_pairs(const float *a, const float *b, float *to, int64_t n) {
+  int64_t x = 0;
+  for (; x + 4 <= n; x += 4, a += 8, b += 8) {
+    const four low = larger4(*(const four *)a, *(const four *)b);
+    const four high = larger4(*(const four *)(a + 4), *(const four *)(b + 4));
+    *(four *)(to + x) = larger4(MIX(low, high, 0, 2, 4, 6), MIX(low, high, 1, 3, 5, 7));
+  }
+  for (; x < n; x++, a += 2, b += 2) to[x] = larger(larger(a[0], a[1]), larger(b[0], b[1]));
+}
+
+static float largest(const float *window, int64_t row, int64_t high, int64_t wide) {
+  float result = window[0];
+  for (int64_t i = 0; i < high; i++, window += row)
+    for (int64_t j = 0; j < wide; j++) result = larger(window[j], result);
+  return result;
+}
+
+static float total(const float *window, int64_t row, int64_t high, int64_t wide) {
+  four sums = {0};
+  float rest = 0;
+  for (int64_t i = 0; i < high; i++, window += row) {
+    int64_t j = 0;
+    for (; j + 4 <= wide; j += 4) sums += *(const four *)(window + j);
+    for (; j < wide; j++) rest += window[j];
+  }
+  return rest + (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
 
 static void pool(const step *s, float *scratch) {
   const int64_t width = s->out.width, row = s->in_row;
-  const int64_t pairs = s->kind == 1 && s->high == 2 && s->wide == 2 && s->across == 2;
+  const int pairs = s->kind == 1 && s->high == 2 && s->wide == 2 && s->across == 2;
   for (int64_t o = 0; o < s->n_out; o++) {
     const float *from = scratch + s->start[o];
     float *to = scratch + s->out.at + o * s->out.plane;
     for (int64_t y = 0; y < s->out.height; y++, from += s->down * row, to += s->out.row) {
-      for (int64_t x = 0; pairs && x < width; x++) {
-        const float *a = from + 2 * x, *b = a + row;
-        to[x] = larger(larger(a[0], a[1]), larger(b[0], b[1]));
-      }
-      for (int64_t x = 0; !pairs && x < width; x++) {
+      if (pairs) pool_pairs(from, from + row, to, width);
+      for (int64_t x = 0; x < width && !pairs; x++) {
         const float *window = from + x * s->across;
-        float result = s->kind == 1 ? window[0] : 0;
-        for (int64_t i = 0; i < s->high; i++, window += row)
-          for (int64_t j = 0; j < s->wide; j++)
-            result = s->kind == 1 ? larger(window[j], result) : result + window[j];
-        to[x] = s->kind == 1 ? result : result / (float)s->divisor;
+        to[x] = s->kind == 1 ? largest(window, row, s->high, s->wide)
+                             : total(window, row, s->high, s->wide) / (float)s->divisor;
       }
     }
   }

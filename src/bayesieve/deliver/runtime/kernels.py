@@ -4,7 +4,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,26 +14,38 @@ from torch import Tensor
 
 from bayesieve.core.native import KernelUnavailableError as KernelUnavailableError
 from bayesieve.core.native import fields, load
+from bayesieve.errors import UnsupportedModelError
 
 Floats = NDArray[np.float32]
 BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
 ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  # as in layers.c
-_TEXTS = ("layers.c", "images.c")  # one after another: the second uses types of the first
+_TEXTS = ("layers.c", "integers.c", "images.c")  # in one file: types of the first serve all
 _DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
+_TILE = 128  # features whose blocks of examples fit the first cache
+_TILED = 8  # weights of an output in a tile, on average, from which tiles pay
+CACHE = 1 << 20  # bytes of weights up to which zeros stored beside them do not cost time
+_GROUPED = 0.65  # groups of outputs by weights, below which one example runs by groups
+_AT_ONCE = 4  # weights by input that the kernel takes at once
+_LINE = 64  # bytes of a cache line
+_SLACK = 64  # floats beyond the last, for whole vectors
+LIMIT = 1 << 16  # numbers that 16 bits tell apart
 
 
 class _Layer(ctypes.Structure):  # as in layers.c
     _fields_ = (
         *fields(ctypes.c_int64, "n_in n_out activation"),
         *fields(ctypes.c_double, "slope"),
-        *fields(ctypes.c_void_p, "start column value bias from row weight dense"),
+        *fields(ctypes.c_int64, "n_tiles tile"),
+        *fields(ctypes.c_void_p, "start column value bias"),
+        *fields(ctypes.c_int64, "group"),
+        *fields(ctypes.c_void_p, "first row weight dense"),
     )
 
 
 class _Network(ctypes.Structure):  # as in layers.c
     _fields_ = (
         *fields(ctypes.c_int64, "n_layers n_features n_used n_outputs width"),
-        *fields(ctypes.c_void_p, "used layers"),
+        *fields(ctypes.c_void_p, "quads layers"),
     )
 
 
@@ -72,13 +84,15 @@ class Compiled:
         n_scratch: int, threads: int, *, block: int,
     ) -> None:  # fmt: skip
         self._run, self._described_by, self.n_outputs = run, described, n_outputs
-        self._pointer = ctypes.addressof(described)
+        self._pointer = ctypes.c_void_p(ctypes.addressof(described))
         self._n_scratch, self._threads, self._block = n_scratch, threads, block
         self._local = threading.local()
         self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
 
     def __call__(self, x: Floats) -> Floats:
         """Outputs, (n, n_outputs), of inputs, (n, ...)."""
+        if len(x) == 1:
+            return self._one(x)
         if not x.flags.c_contiguous:
             x = np.ascontiguousarray(x)
         if self._pool is not None and len(x) >= 2 * self._block:
@@ -97,12 +111,23 @@ class Compiled:
         out = np.empty((n, self.n_outputs), np.float32)
         if n == 0:
             return out
-        try:
-            scratch = self._local.scratch
-        except AttributeError:
-            scratch = self._make_scratch()
-        self._run(self._pointer, n, address, _address(out), scratch)
+        self._run(self._pointer, n, address, _address(out), self._scratch())
         return out
+
+    def _one(self, x: Floats) -> Floats:
+        """Output, (1, n_outputs), of one input: copies cost less than asking for addresses."""
+        kept = getattr(self._local, "one", None)
+        if kept is None or kept[0].shape != x.shape:
+            inside = np.empty(x.shape, np.float32)
+            outside = np.empty((1, self.n_outputs), np.float32)
+            addresses = (_address(inside), _address(outside), self._scratch())
+            pointers = map(ctypes.c_void_p, addresses)
+            kept = inside, outside, (self._pointer, ctypes.c_int64(1), *pointers)
+            self._local.one = kept
+        inside, outside, arguments = kept
+        inside[...] = x
+        self._run(*arguments)
+        return outside.copy()
 
     def _split(self, x: Floats) -> Floats:
         """Whole blocks to each thread, so that results do not depend on their number."""
@@ -112,11 +137,11 @@ class Compiled:
         run = self._pool.map(lambda block: self._at(block.ctypes.data, len(block)), blocks)
         return np.concatenate(list(run))
 
-    def _make_scratch(self) -> int:
-        """One aligned buffer per thread, so that threads may call at the same time."""
-        memory = np.zeros(4 * self._n_scratch + 64, np.uint8)
-        self._local.memory = memory
-        self._local.scratch = -(-memory.ctypes.data // 64) * 64
+    def _scratch(self) -> int:
+        """Address of one aligned buffer per thread, so that threads may call at the same time."""
+        if not hasattr(self._local, "scratch"):
+            self._local.memory = aligned(np.zeros(self._n_scratch, np.float32))
+            self._local.scratch = int(self._local.memory.ctypes.data)
         return int(self._local.scratch)
 
 
@@ -140,40 +165,150 @@ class CompiledLayers(Compiled):
         selected: NDArray[np.int64] | None = None,
         threads: int = 1,
     ) -> None:
-        layers, used = _used_features(_by_length(layers), selected, n_features)
+        layers, quads = arranged(layers, selected, n_features)
+        self._kept: list[NDArray[np.generic]] = []  # C points into them
+        described = (_Layer * len(layers))(*map(self._described, layers))
+        self._start(library().bayesieve_run, described, layers, quads, n_features, threads)
+
+    def _start(
+        self, run: Callable[..., None], described: ctypes.Array[Any], layers: Sequence[Affine],
+        quads: NDArray[np.int32], n_features: int, threads: int,
+    ) -> None:  # fmt: skip
+        """Put described layers together as one network that `run` reads."""
+        self._layers = described
         n_used, n_outputs = layers[0].weight.shape[1], len(layers[-1].bias)
-        self._kept: list[NDArray[np.generic]] = [] if used is None else [used]  # C points into them
-        self._width = max(n_used, *(len(layer.bias) for layer in layers))
-        self._layers = (_Layer * len(layers))(*(self._described(layer) for layer in layers))
+        width = max(n_used, *(len(layer.bias) for layer in layers))
         network = _Network(
-            len(layers),
-            n_features,
-            n_used,
-            n_outputs,
-            self._width,
-            None if used is None else used.ctypes.data,
-            ctypes.addressof(self._layers),
-        )
-        super().__init__(library().bayesieve_run, network, n_outputs, 2 * self._width * BLOCK,
-                         threads, block=BLOCK)  # fmt: skip
+            len(layers), n_features, n_used, n_outputs, width, self._at_address(quads),
+            ctypes.addressof(described),
+        )  # fmt: skip
+        super().__init__(run, network, n_outputs, 2 * width * BLOCK + _SLACK, threads, block=BLOCK)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the stored weights and of one thread's scratch memory."""
-        return sum(array.nbytes for array in self._kept) + 8 * self._width * BLOCK
+        return sum(array.nbytes for array in self._kept) + 4 * self._n_scratch
 
     def _described(self, layer: Affine) -> _Layer:
-        by_output, by_input = layer.weight, layer.weight.tocsc()
-        arrays = [by_output.indptr, by_output.indices, by_output.data, layer.bias]
-        arrays += [by_input.indptr, by_input.indices, by_input.data]
-        kind = ACTIVATIONS.index(layer.activation)
-        n_out, n_in = by_output.shape
-        if by_output.nnz >= _DENSE * n_out * n_in:
-            arrays.append(by_output.toarray())
-        types = {"i": np.int32, "f": np.float32}
-        arrays = [np.ascontiguousarray(array, types[array.dtype.kind]) for array in arrays]
-        self._kept += arrays
-        return _Layer(n_in, n_out, kind, layer.slope, *(a.ctypes.data for a in arrays))
+        n_out, n_in = layer.weight.shape
+        tiles = by_tiles(layer.weight)
+        described = _Layer(
+            n_in, n_out, ACTIVATIONS.index(layer.activation), layer.slope,
+            tiles.n_tiles, tiles.tile, self._at_address(tiles.start),
+            self._at_address(tiles.column), self._at_address(tiles.value),
+            self._at_address(layer.bias),
+        )  # fmt: skip
+        if layer.weight.nnz >= _DENSE * n_out * n_in:
+            described.dense = self._at_address(layer.weight.toarray())
+        else:
+            columns = by_input(layer.weight, lanes())
+            described.group = columns.group
+            described.first = self._at_address(columns.start)
+            described.row = self._at_address(columns.row)
+            described.weight = self._at_address(columns.value)
+        return described
+
+    def _at_address(self, array: NDArray[np.generic]) -> int:
+        self._kept.append(aligned(array))
+        return int(self._kept[-1].ctypes.data)
+
+
+class ByTiles(NamedTuple):
+    """Weights in the order of tiles of features, then of outputs: as batches read them.
+
+    Args:
+        n_tiles: tiles of features.
+        tile: features in each tile but the last.
+        start: (n_tiles * n_out + 1,), where the weights of each tile and output begin.
+        column: of each weight, counted from the first feature of its tile.
+        value: of each weight.
+    """
+
+    n_tiles: int
+    tile: int
+    start: NDArray[np.int32]
+    column: NDArray[np.uint16]
+    value: NDArray[np.generic]
+
+
+def by_tiles(weight: csr_array) -> ByTiles:
+    """Weights by tiles of features, if outputs have enough weights in each; else in one tile.
+
+    One tile has at most 65,536 features.
+
+    Example:
+        >>> made = by_tiles(csr_array(np.eye(3, dtype=np.float32)))
+        >>> made.n_tiles, made.start.tolist(), made.column.tolist()
+        (1, [0, 1, 2, 3], [0, 1, 2])
+    """
+    n_out, n_in = weight.shape
+    tile = _TILE if weight.nnz >= _TILED * n_out * -(-n_in // _TILE) else LIMIT
+    n_tiles = max(1, -(-n_in // tile))
+    row = np.repeat(np.arange(n_out), np.diff(weight.indptr))
+    place = weight.indices.astype(np.int64) // tile * n_out + row
+    order = np.lexsort((weight.indices, place))
+    counts = np.bincount(place, minlength=n_tiles * n_out)
+    return ByTiles(
+        n_tiles, tile, _starts(counts),
+        (weight.indices[order] % tile).astype(np.uint16), weight.data[order],
+    )  # fmt: skip
+
+
+class ByInput(NamedTuple):
+    """Weights in the order of inputs: as one example reads them.
+
+    Args:
+        group: outputs whose weights are side by side.
+        start: (n_in + 1,), where the groups of each input begin.
+        row: number of each group, or of each output in groups of 1.
+        value: (len(row) * group,).
+    """
+
+    group: int
+    start: NDArray[np.int32]
+    row: NDArray[np.uint16]
+    value: NDArray[np.generic]
+
+
+def by_input(weight: csr_array, group: int) -> ByInput:
+    """Weights by input, in groups of outputs where few enough groups hold all weights in a cache.
+
+    Otherwise weights are single ones, and each input has a multiple of 4: zeros that belong to
+    outputs beyond the last fill up.
+
+    Example:
+        >>> made = by_input(csr_array(np.ones((2, 1), np.float32)), 2)
+        >>> made.group, made.start.tolist(), made.row.tolist(), made.value.tolist()
+        (2, [0, 1], [0], [1.0, 1.0])
+        >>> made = by_input(csr_array(np.eye(2, dtype=np.float32)), 2)
+        >>> made.group, made.row.tolist(), made.value.tolist()[:4]
+        (1, [0, 3, 4, 5, 1, 3, 4, 5], [1.0, 0.0, 0.0, 0.0])
+    """
+    n_out, n_in = weight.shape
+    row = np.repeat(np.arange(n_out), np.diff(weight.indptr))
+    column = weight.indices.astype(np.int64)
+    n_groups = -(-n_out // group)
+    held, place = np.unique(column * n_groups + row // group, return_inverse=True)
+    size = len(held) * group * weight.dtype.itemsize
+    if (len(held) <= _GROUPED * weight.nnz and size <= CACHE) or n_out + _AT_ONCE >= LIMIT:
+        if n_groups >= LIMIT:
+            raise UnsupportedModelError(f"as_runtime: a layer with {n_out:,} outputs is too wide.")
+        value = np.zeros((len(held), group), weight.dtype)
+        value[place, row % group] = weight.data
+        counts = np.bincount(held // n_groups, minlength=n_in)
+        return ByInput(group, _starts(counts), (held % n_groups).astype(np.uint16), value.ravel())
+    counts = np.bincount(column, minlength=n_in)
+    start = _starts(-(-counts // _AT_ONCE) * _AT_ONCE)
+    rows = n_out + np.arange(start[-1]) % _AT_ONCE
+    value = np.zeros(start[-1], weight.dtype)
+    order = np.lexsort((row, column))
+    place = np.repeat(start[:-1] - _starts(counts)[:-1], counts) + np.arange(weight.nnz)
+    rows[place], value[place] = row[order], weight.data[order]
+    return ByInput(1, start, rows.astype(np.uint16), value)
+
+
+def _starts(counts: NDArray[np.int64]) -> NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
 def _address(array: Floats) -> int:
@@ -181,43 +316,67 @@ def _address(array: Floats) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
 
 
+def aligned(array: NDArray[np.generic]) -> NDArray[np.generic]:
+    """A copy whose first byte begins a cache line, so that vectors do not cross lines."""
+    memory = np.empty(array.nbytes + _LINE, np.uint8)
+    first = -memory.ctypes.data % _LINE
+    copied = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copied[...] = array
+    return copied
+
+
 def _by_length(layers: Sequence[Affine]) -> list[Affine]:
-    """The same function with hidden units in the order of their number of weights.
+    """The same function with hidden units in the order of the weights that read and make them.
 
     Equal lengths in a row let the processor predict where each sum ends.
     """
-    ordered, order = [], None
-    for layer in layers:
-        weight, bias = layer.weight, layer.bias
-        if order is not None:
-            weight = weight[:, order]
-        if layer is not layers[-1]:
-            order = np.argsort(np.diff(weight.indptr), kind="stable")
-            weight, bias = weight[order], bias[order]
-        ordered.append(layer._replace(weight=weight, bias=bias))
-    return ordered
+    layers = list(layers)
+    for i in range(len(layers) - 1):
+        layer, reader = layers[i : i + 2]
+        read = np.bincount(reader.weight.indices, minlength=len(layer.bias))
+        order = np.lexsort((np.diff(layer.weight.indptr), -(-read // _AT_ONCE)))
+        layers[i] = layer._replace(weight=layer.weight[order], bias=layer.bias[order])
+        layers[i + 1] = reader._replace(weight=reader.weight[:, order])
+    return layers
 
 
-def _used_features(
+def arranged(
     layers: Sequence[Affine], selected: NDArray[np.int64] | None, n_features: int
-) -> tuple[list[Affine], NDArray[np.int32] | None]:
-    """The layers with unread inputs dropped from the first, and the features it then reads."""
-    first = layers[0]
-    read = np.unique(first.weight.indices)
-    if len(read) == 0:
-        read = np.zeros(1, np.int64)  # a network that ignores its input still has one
-    used = read if selected is None else selected[read]
-    if len(used) == n_features and np.array_equal(used, np.arange(n_features)):
-        return list(layers), None
-    small = first._replace(weight=first.weight[:, read])
-    return [small, *layers[1:]], np.ascontiguousarray(used, np.int32)
+) -> tuple[list[Affine], NDArray[np.int32]]:
+    """The same function in the order the kernels read it: features by fours, units by length.
+
+    Returns:
+        Layers, the first of which reads every four neighbouring features that hold a used one, and
+        the first feature of every four. If they are as many as all features, they are all in order.
+    """
+    layers = _by_length(layers)
+    first = layers[0].weight
+    index = np.arange(n_features) if selected is None else selected
+    read = np.unique(index[np.unique(first.indices)])
+    quads = np.unique(np.minimum(read // 4 * 4, max(n_features - 4, 0)))
+    if len(quads) == 0:
+        quads = np.zeros(1, np.int64)  # a network that ignores its input still reads some
+    features = (quads[:, None] + np.arange(min(4, n_features))).ravel()
+    places = np.full(n_features, -1)
+    places[features[::-1]] = np.arange(len(features))[::-1]  # fours overlap at the last: the first
+    row = np.repeat(np.arange(first.shape[0]), np.diff(first.indptr))
+    moved = (first.data, (row, places[index[first.indices]]))
+    weight = csr_array(moved, shape=(first.shape[0], len(features)))
+    weight.sum_duplicates()
+    return [layers[0]._replace(weight=weight), *layers[1:]], quads.astype(np.int32)
+
+
+def lanes() -> int:
+    """Floats of a vector register, as the kernels were compiled."""
+    return ctypes.c_int64.in_dll(library(), "bayesieve_lanes").value
 
 
 def library() -> ctypes.CDLL:
     """The compiled kernels, built on first use."""
     loaded = load("bayesieve.deliver.runtime", *_TEXTS)
     pointer = ctypes.c_void_p
-    for function in (loaded.bayesieve_run, loaded.bayesieve_images):
+    for name in ("run", "run_integers", "images"):
+        function = getattr(loaded, f"bayesieve_{name}")
         function.restype = None
         function.argtypes = (pointer, ctypes.c_int64, pointer, pointer, pointer)
     return loaded
