@@ -29,7 +29,6 @@ from bayesieve.core.inputs import (
 )
 from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
 from bayesieve.core.likelihoods import Likelihood
-from bayesieve.core.operations import OPERATIONS, UNKNOWN
 from bayesieve.core.turns import turn_if_free
 
 Buffers = Mapping[str, Tensor]
@@ -367,6 +366,8 @@ class Evaluator:
 
     def _mirrored_layers(self, centre: Tensor) -> "list[_MirroredLayer]":
         """Linear and Conv layers whose output is linear in their entries of w."""
+        from bayesieve.core.operations import OPERATIONS, UNKNOWN  # loads torch.fx
+
         self._put(centre, {})
         return [
             _MirroredLayer(layer)

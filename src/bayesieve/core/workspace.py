@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -399,10 +400,10 @@ class Workspace:
     def _differentiate(self, batch: Batch, scale: float) -> tuple[Tensor, Sequence[Tensor | None]]:
         """Values, (k,), and the gradients of all inputs; None for those not used."""
         with torch.enable_grad():
-            log_lik = self._log_lik(batch)
-            by, inputs = torch.full_like(log_lik, scale), list(self._inputs.values())
-            grads = torch.autograd.grad(log_lik, inputs, by, allow_unused=True)
-        return log_lik.detach() * scale, grads
+            log_lik = self._log_lik(batch) * scale
+            total = log_lik if self.n_models == 1 else log_lik.sum()
+            grads = torch.autograd.grad(total, list(self._inputs.values()), allow_unused=True)
+        return log_lik.detach(), grads
 
     def draw_others_(self, generator: Generator) -> dict[str, Tensor]:
         """Draw in weight space what no layer with noise on activations owns; return the noise.
@@ -508,7 +509,7 @@ def keep_freed_memory() -> None:
     back takes .3 to 3 µs, a quarter of a step in a virtual machine. A block of that size, freed
     before anything is written to it, takes no memory and raises the bound to 64 MiB.
     """
-    torch.empty(_LARGEST_COUNTED, dtype=torch.uint8)
+    np.empty(_LARGEST_COUNTED, np.uint8)
 
 
 def plain_layers(module: nn.Module) -> Layers | None:
