@@ -30,8 +30,8 @@ NumPy arrays or torch tensors, whichever they prefer. "int8" is `as_runtime(...,
 calibrated on 500 training images: it runs in 8-bit weights where that is faster, and its printed
 plan says how many weights have them (those of Linear layers).
 
-    OMP_NUM_THREADS=1 python benchmarks/inference.py                # about 4 minutes, 2 to train
-    OMP_NUM_THREADS=1 python benchmarks/inference.py --epochs 1     # quick
+    OMP_NUM_THREADS=1 python -m benchmarks.inference                # about 4 minutes, 2 to train
+    OMP_NUM_THREADS=1 python -m benchmarks.inference --epochs 1     # quick
 """
 
 import argparse
