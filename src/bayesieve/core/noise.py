@@ -182,7 +182,7 @@ def draw_weights(
             their gradients must then be all that the engine needs.
     """
     drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
-    in_float32 = problem.execution.moments is None  # of the moments; others move in Python
+    in_float32 = problem.execution.moments_dtype is None  # others move in Python
     drawn.in_pieces = problem.execution.native and in_float32 and own and not paired
     if local and problem.execution.native:
         _spread_natively_(state, drawn, ratio, masks[0])

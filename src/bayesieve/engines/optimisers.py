@@ -10,12 +10,17 @@ than a digit of bfloat16, so that rounding to the nearest would never move it: r
 up or down at random, by chances that make them right on average. The random bits are a function of
 place, step and value, so that runs repeat themselves.
 
+The second moment of log s of a posterior N(m, s²) need not be kept (`shared`). Its gradient is that of
+the data, g s ε with E[ε²] = 1 and g that of m, and the prior's, a - b with a and b known. So the second
+moment of m times s², plus a² + b², stands in for it. (a - b)² would be 0 where the prior is content,
+and its steps there without bound.
+
 Reference: Kingma and Ba (2015), algorithm 1; Zhuang et al. (2020), algorithm 2, with ε = 1e-16 in
 both places.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +29,7 @@ from bayesieve.core import native
 from bayesieve.core.noise import mix
 
 if TYPE_CHECKING:
-    from bayesieve.core.workspace import Draw
+    from bayesieve.core.workspace import Draw, KeptMoments
 
 BETA_1, BETA_2 = 0.9, 0.999
 ADAM_EPS, ADABELIEF_EPS = 1e-8, 1e-16
@@ -35,18 +40,30 @@ class Moments:
     """Running averages of a gradient and its square, each of the parameter's shape."""
 
     first: Tensor
-    second: Tensor
+    second: Tensor | None  # None where that of another parameter stands in for it
 
     @classmethod
-    def zeros_like(cls, parameter: Tensor, dtype: torch.dtype | None = None) -> "Moments":
-        """Both averages at 0, of the parameter's dtype unless given."""
+    def zeros_like(
+        cls, parameter: Tensor, dtype: torch.dtype | None = None, *, shared: bool = False
+    ) -> "Moments":
+        """Averages at 0, of the parameter's dtype unless given; `shared` has no second."""
         if dtype is not None and parameter.dtype != torch.float32:
             raise ValueError(f"moments in bfloat16 are for float32, not {parameter.dtype}.")
-        return cls(*(torch.zeros_like(parameter, dtype=dtype) for _ in range(2)))
+        first, second = (torch.zeros_like(parameter, dtype=dtype) for _ in range(2))
+        return cls(first, None if shared else second)
 
     def part(self, columns: slice) -> "Moments":
         """Views of some columns."""
-        return Moments(self.first[:, columns], self.second[:, columns])
+        second = None if self.second is None else self.second[:, columns]
+        return Moments(self.first[:, columns], second)
+
+
+def keeps_moments(state: Any, kind: "KeptMoments") -> bool:
+    """Whether the moments in a state, a dataclass, are of this kind; "float32" is always true."""
+    kept = [value for value in vars(state).values() if isinstance(value, Moments)]
+    if kind == "shared":
+        return any(moments.second is None for moments in kept)
+    return kind == "float32" or any(moments.first.dtype == torch.bfloat16 for moments in kept)
 
 
 class Pace(NamedTuple):
@@ -86,6 +103,7 @@ def adam_(
     """One Adam step in place where `trained`."""
     small = moments.first.dtype != parameter.dtype
     first, second = moments.first, moments.second
+    assert second is not None
     if small:
         first, second = first.to(parameter.dtype), second.to(parameter.dtype)
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
@@ -96,6 +114,15 @@ def adam_(
         assert pace.step is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
+
+
+def adam_along_(
+    parameter: Tensor, grad: Tensor, first: Tensor, root: Tensor, pace: Pace, trained: Tensor | None
+) -> None:
+    """One Adam step in place where `trained`, with √ŝ known: only m is kept."""
+    first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
+    step = pace.length * first / (root + ADAM_EPS)
+    parameter.sub_(step if trained is None else step * trained)
 
 
 def adam_natively_(
@@ -118,6 +145,7 @@ def adabelief_(
 ) -> None:
     """One AdaBelief step in place where `trained`."""
     first, second = moments.first, moments.second
+    assert second is not None
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
     surprise = grad - first
     second.mul_(BETA_2).addcmul_(surprise, surprise, value=1 - BETA_2).add_(ADABELIEF_EPS)

@@ -25,7 +25,7 @@ from bayesieve.core.priors import Number, Prior, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Draw
-from bayesieve.engines.optimisers import Moments, Pace, adam_, pace_of
+from bayesieve.engines.optimisers import Moments, Pace, adam_, adam_along_, pace_of
 
 Precision = Callable[..., Tensor]  # (e, *settings) -> κ, elementwise
 Masks = tuple[Tensor | None, Tensor | None]  # keep and trained, (k, d), as factors 0 and 1
@@ -64,13 +64,14 @@ def mean_field(
     generator: Generator, *, moments: bool = True,
 ) -> MeanField:  # fmt: skip
     """A fresh state around initial means, (k, d), with one starting std per model or for all."""
-    shape, dtype = (len(mean), problem.layout.n_bayesian), problem.execution.moments
+    shape, execution = (len(mean), problem.layout.n_bayesian), problem.execution
+    dtype, shared = execution.moments_dtype, execution.moments == "shared"
     log_std = per_model(init_std, mean).log().expand(shape).contiguous()
     return MeanField(
         mean=mean,
         log_std=log_std,
         mean_moments=Moments.zeros_like(mean, dtype) if moments else None,
-        log_std_moments=Moments.zeros_like(log_std, dtype) if moments else None,
+        log_std_moments=Moments.zeros_like(log_std, dtype, shared=shared) if moments else None,
         step=mean.new_zeros(()),
         lr=per_model(lr, mean),
         prior=prior,
@@ -103,7 +104,7 @@ def adam_step_(
     pace = pace_of(state.lr * state.controls.lr_scale, state.step)
     kl = state.controls.kl_scale / problem.n_data
     masks, n = state.controls.factors, state.log_std.shape[1]
-    in_float32 = problem.execution.moments is None
+    in_float32 = problem.execution.moments_dtype is None
     if problem.execution.native and in_float32 and not at_draw and drawn.spread_grads is None:
         _move_natively_(state, drawn, pace, kl, problem.n_data, masks)
         return
@@ -127,20 +128,24 @@ def move_(
     keep, trained = (None if mask is None else mask[:, part] for mask in masks)
     grad_mean = -1 / n_data * drawn.grads[:, part]
     bayesian = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
-    n = bayesian.stop - bayesian.start
-    if n > 0:
-        pull, pull_log_std, data_log_std = _pulls(state, drawn, precision, at_draw, keep, bayesian)
-        grad_mean[:, :n] += kl * pull
-        grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
-        moving = None if trained is None else trained[:, :n]
-        adam_(
-            state.log_std[:, bayesian],
-            grad_log_std,
-            state.log_std_moments.part(bayesian),
-            pace,
-            moving,
-        )
-    adam_(state.mean[:, part], grad_mean, state.mean_moments.part(part), pace, trained)
+    n, mean_moments = bayesian.stop - bayesian.start, state.mean_moments.part(part)
+    if n <= 0:
+        adam_(state.mean[:, part], grad_mean, mean_moments, pace, trained)
+        return
+    pull, pull_log_std, data_log_std = _pulls(state, drawn, precision, at_draw, keep, bayesian)
+    grad_mean[:, :n] += kl * pull
+    grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
+    adam_(state.mean[:, part], grad_mean, mean_moments, pace, trained)
+    log_std, moments = state.log_std[:, bayesian], state.log_std_moments.part(bayesian)
+    moving = None if trained is None else trained[:, :n]
+    if moments.second is None:
+        assert mean_moments.second is not None
+        of_data = log_std.exp() * pace.second_factor
+        of_prior = kl.square() * ((pull_log_std + 1).square() + 1)
+        square = of_data.square() * mean_moments.second[:, :n] + of_prior
+        adam_along_(log_std, grad_log_std, moments.first, square.sqrt(), pace, moving)
+    else:
+        adam_(log_std, grad_log_std, moments, pace, moving)
 
 
 def _move_natively_(
