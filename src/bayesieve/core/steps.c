@@ -159,8 +159,8 @@ void bayesieve_spread(int64_t k, int64_t n, int64_t d, const float *restrict mea
   }
 }
 
-static void perturb(int64_t n, const float *restrict mean, const float *restrict variance,
-                    const float *restrict noise, float *restrict out, float *restrict slope) {
+static void perturb(int64_t n, const float *mean, const float *variance, const float *restrict noise,
+                    float *out, float *slope) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     const float v = variance[i] > 0 ? variance[i] : 0, root = __builtin_sqrtf(v);
@@ -169,7 +169,8 @@ static void perturb(int64_t n, const float *restrict mean, const float *restrict
   }
 }
 
-/* out = mean + sqrt(variance) e, and slope = e / (2 sqrt(variance)), 0 where there is no variance */
+/* out = mean + sqrt(variance) e, and slope = e / (2 sqrt(variance)), 0 where there is no variance;
+ * out may be mean, and slope variance */
 void bayesieve_perturb(int64_t n, const float *mean, const float *variance, const uint32_t *keys,
                        float *out, float *slope) {
   const int64_t half = (n + 1) / 2;
@@ -184,6 +185,18 @@ void bayesieve_perturb(int64_t n, const float *mean, const float *variance, cons
     perturb(rest, mean + half + start, variance + half + start, second, out + half + start,
             slope + half + start);
   }
+}
+
+/* Gradients of `bayesieve_perturb`, (n, m): for_var = grad slope, and of both the sums over n */
+void bayesieve_perturb_back(int64_t n, int64_t m, const float *restrict grad,
+                            const float *restrict slope, float *restrict for_var,
+                            float *restrict of_grad, float *restrict of_var) {
+  memset(of_grad, 0, m * sizeof(float)), memset(of_var, 0, m * sizeof(float));
+  for (int64_t row = 0; row < n; row++, grad += m, slope += m, for_var += m)
+    for (int64_t i = 0; i < m; i++) {
+      const float g = grad[i], v = g * slope[i];
+      for_var[i] = v, of_grad[i] += g, of_var[i] += v;
+    }
 }
 
 /* k draws of one posterior: mean + std ε of the first n of d weights, mean of the others */

@@ -125,8 +125,8 @@ class MAP:
         log_lik = problem.gradient_(draw, batch, state.generator)
         state.step += 1
         lr = state.lr * state.controls.lr_scale
-        pace = pace_of(lr, state.step)
         if not in_c:
+            pace = pace_of(lr, state.step)
             problem.kernel(_move_)(self, state, draw.grads, lr, pace, problem.n_data, trained)
             return {"log_lik": log_lik}
         if trained is not None:
@@ -135,7 +135,7 @@ class MAP:
         if decay:
             _decay_(state, lr * decay, trained)
         assert state.moments is not None
-        adam_natively_(state.w, draw, state.moments, pace, problem.n_data, trained)
+        adam_natively_(state.w, draw, state.moments, lr, state.step, problem.n_data, trained)
         return {"log_lik": log_lik}
 
     def kl(self, state: MAPState) -> Tensor:

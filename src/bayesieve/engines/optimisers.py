@@ -10,15 +10,17 @@ than a digit of bfloat16, so that rounding to the nearest would never move it: r
 up or down at random, by chances that make them right on average. The random bits are a function of
 place, step and value, so that runs repeat themselves.
 
-The second moment of log s of a posterior N(m, s²) need not be kept (`shared`). Its gradient is that of
-the data, g s ε with E[ε²] = 1 and g that of m, and the prior's, a - b with a and b known. So the second
-moment of m times s², plus a² + b², stands in for it. (a - b)² would be 0 where the prior is content,
-and its steps there without bound.
+The second moment of log s of a posterior N(m, s²) need not be kept (`shared`). With noise on
+weights the data's gradient of log s is g s ε, with g that of m and E[ε²] = 1; the prior's is a - b,
+both known. So s² times the second moment of m, plus a² + b², stands in for that of log s. With
+(a - b)² instead, which is 0 at the prior's optimum, steps there would have no bound. With noise on
+activations the data's gradient of log s is smaller than g s, and log s moves more slowly.
 
 Reference: Kingma and Ba (2015), algorithm 1; Zhuang et al. (2020), algorithm 2, with ε = 1e-16 in
 both places.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -77,9 +79,21 @@ class Pace(NamedTuple):
 def pace_of(lr: Tensor, step: Tensor) -> Pace:
     """The pace of step t ≥ 1.
 
-    Kept out of the fused update: there the powers would be taken once per weight.
+    Kept out of the fused update: there the powers would be taken once per weight. In float32
+    1 - β₂ᵗ would lose four digits at first.
     """
-    return Pace(lr / (1 - BETA_1**step), (1 - BETA_2**step).rsqrt(), step)
+    first, second = (-torch.expm1(step * math.log(beta)) for beta in (BETA_1, BETA_2))
+    return Pace(lr / first, second.rsqrt(), step)
+
+
+def bias_corrections(step: float) -> tuple[float, float]:
+    """1 / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ), the factors of a `Pace`, as numbers.
+
+    Example:
+        >>> [round(factor, 3) for factor in bias_corrections(1)]
+        [10.0, 31.623]
+    """
+    return 1 / (1 - BETA_1**step), (1 - BETA_2**step) ** -0.5
 
 
 def rounded(value: Tensor, step: Tensor) -> Tensor:
@@ -112,6 +126,7 @@ def adam_(
     parameter.sub_(step if trained is None else step * trained)
     if small:
         assert pace.step is not None
+        assert moments.second is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
 
@@ -126,16 +141,18 @@ def adam_along_(
 
 
 def adam_natively_(
-    parameter: Tensor, gradient: "Draw", moments: Moments, pace: Pace, n_data: int,
+    parameter: Tensor, gradient: "Draw", moments: Moments, lr: Tensor, step: Tensor, n_data: int,
     trained: Tensor | None,
 ) -> None:  # fmt: skip
     """`adam_` of k parameters, (k, d), along minus a log-likelihood's gradient / N, in C."""
     library, (k, d) = native.steps(), parameter.shape
     assert library is not None
-    of_prior = parameter.new_zeros(k, 4)  # no entry has a posterior
-    numbers = torch.cat([of_prior, pace.length.expand(k, 1), pace.second_factor.expand(k, 1)], 1)
+    of_length, of_second = bias_corrections(step.item())
+    of_prior = [0.0] * 4  # no entry has a posterior
+    numbers = native.columns(k, *of_prior, lr * of_length, of_second)
     pieces = gradient.take_pieces()
-    tensors = (native.table(pieces), None, parameter, moments.first, moments.second, None, None,
+    gradients = native.table(pieces)
+    tensors = (gradients, None, parameter, moments.first, moments.second, None, None,
                None, None, trained, None, numbers)  # fmt: skip
     library.bayesieve_adam(native.addresses(*tensors), len(pieces), k, 0, d, 1 / n_data)
 

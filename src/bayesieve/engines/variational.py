@@ -25,7 +25,14 @@ from bayesieve.core.priors import Number, Prior, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Draw
-from bayesieve.engines.optimisers import Moments, Pace, adam_, adam_along_, pace_of
+from bayesieve.engines.optimisers import (
+    Moments,
+    Pace,
+    adam_,
+    adam_along_,
+    bias_corrections,
+    pace_of,
+)
 
 Precision = Callable[..., Tensor]  # (e, *settings) -> κ, elementwise
 Masks = tuple[Tensor | None, Tensor | None]  # keep and trained, (k, d), as factors 0 and 1
@@ -101,13 +108,13 @@ def adam_step_(
         at_draw: whether the prior is evaluated at the sampled weight instead of in expectation.
     """
     state.step += 1
+    in_float32 = problem.execution.moments_dtype is None
+    if problem.execution.native and in_float32 and not at_draw and drawn.spread_grads is None:
+        _move_natively_(state, drawn, problem.n_data)
+        return
     pace = pace_of(state.lr * state.controls.lr_scale, state.step)
     kl = state.controls.kl_scale / problem.n_data
     masks, n = state.controls.factors, state.log_std.shape[1]
-    in_float32 = problem.execution.moments_dtype is None
-    if problem.execution.native and in_float32 and not at_draw and drawn.spread_grads is None:
-        _move_natively_(state, drawn, pace, kl, problem.n_data, masks)
-        return
     for part in problem.execution.parts(state.mean, n):
         problem.kernel(move_)(
             state, drawn, pace, kl, problem.n_data, precision, at_draw, masks, part
@@ -148,9 +155,7 @@ def move_(
         adam_(log_std, grad_log_std, moments, pace, moving)
 
 
-def _move_natively_(
-    state: MeanField, drawn: Draw, pace: Pace, kl: Tensor, n_data: int, masks: Masks
-) -> None:
+def _move_natively_(state: MeanField, drawn: Draw, n_data: int) -> None:
     """`move_` of all weights in C; κ is that of the numbers in `state.prior`."""
     library = native.steps()
     mean, std = state.mean_moments, state.log_std_moments
@@ -158,12 +163,13 @@ def _move_natively_(
     assert mean is not None
     assert std is not None
     (k, d), n = state.mean.shape, state.log_std.shape[1]
-    settings = (*state.prior.all(), kl, pace.length, pace.second_factor)
-    numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
-    pieces = drawn.take_pieces()
+    controls, pieces = state.controls, drawn.take_pieces()
+    kl, corrections = controls.kl_scale.item() / n_data, bias_corrections(state.step.item())
+    length = state.lr * (controls.lr_scale.item() * corrections[0])
+    numbers = native.columns(k, *state.prior.all(), kl, length, corrections[1])
     gradients = native.table(pieces)
     tensors = (drawn.weights if drawn.variances is None else None, state.mean, mean.first,
-               mean.second, state.log_std, std.first, std.second, *masks, drawn.turned,
+               mean.second, state.log_std, std.first, std.second, *controls.factors, drawn.turned,
                numbers)  # fmt: skip
     described = native.addresses(gradients, *tensors)
     library.bayesieve_adam(described, len(pieces), k, n, d, 1 / n_data)

@@ -202,7 +202,7 @@ class TrainingConfig:
         "Compile the elementwise part of a step; network: the network too.", "auto"
     )
     moments: Literal["float32", "bf16", "shared"] = setting(
-        "Adam's running averages; bf16 takes half the memory, shared (FlatVI, SBNN) a quarter less.",
+        "Adam's running averages; bf16 takes half the memory, shared (VI, SBNN) three quarters.",
         "float32",
     )
     checkpoint_every: int | None = setting(

@@ -352,8 +352,9 @@ def test_exponentials_are_those_of_torch_and_end_at_the_smallest_and_largest(low
 @pytest.mark.parametrize("kept", ["float32", "shared"])
 def test_a_run_learns_as_well_and_comes_back_exactly(kept):
     engine = SBNN(SpikeSlab(), lr=1e-2, init_std=0.02, local=False)
-    runs = [fit(problem_of(), engine, steps=30, batch_size=20, seed=3,
-                schedule=Schedule(compile=mode, moments=kept)) for mode in ("auto", "on", "on")]  # fmt: skip
+    schedules = [Schedule(compile=mode, moments=kept) for mode in ("auto", "on", "on")]
+    runs = [fit(problem_of(), engine, steps=30, batch_size=20, seed=3, schedule=schedule)
+            for schedule in schedules]  # fmt: skip
     losses = [run.history[-1]["log_lik"] for run in runs]
     assert not runs[0].problem.execution.native
     assert runs[1].problem.execution.native
