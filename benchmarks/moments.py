@@ -4,8 +4,8 @@
 
 Digits, a fifth of the training images held out, perceptron of 100 units, each engine with its
 recommended settings. Each seed trains once with each format; differences are of the same seed. For
-comparison, `nearest` rounds to the nearest number of bfloat16 instead. `shared` leaves out the second
-moments of log stds, which MAP does not have.
+comparison, `nearest` rounds to the nearest number of bfloat16 instead. `shared` leaves out the
+second moments of log stds, which MAP does not have.
 """
 
 import argparse
