@@ -53,6 +53,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
+from bayesieve.core.workspace import KeptMoments
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
@@ -65,7 +66,7 @@ from bayesieve.training.stepper import fast_kernels, make_stepper
 
 BATCH, N_TRAIN, N_DRAWS = 128, 4096, 100
 STEPS_PER_ROUND, WARM_UP = 10, 5
-FORWARD = "one plain forward"
+FORWARD, SHARED = "one plain forward", "SBNN, shared moments"
 ADAMW, SGD = "plain PyTorch, AdamW", "plain PyTorch, SGD with momentum"
 PRIOR_STD = 0.1  # of the peers
 PEERS = ("ivon-opt", "torchbnn", "bayesian-torch", "posteriors")
@@ -324,14 +325,15 @@ def kept_rows(net: str) -> list[Row]:
     cases: dict[str, Engine[Any]] = {
         "FlatVI": FlatVI(),
         "SBNN": SBNN(),
+        SHARED: SBNN(),
         "SBNN paired": SBNN(paired=True),
         "SBNN local": SBNN(local=True),
         "BMR": BMR(),
     }
     rows = []
     for name, engine in cases.items():
-        kept, peak = n_kept(engine, net)
-        plain = name in ("FlatVI", "SBNN", "BMR")
+        kept, peak = n_kept(engine, net, "shared" if name == SHARED else "float32")
+        plain = name in ("FlatVI", "SBNN", SHARED, "BMR")
         kept_target = KEPT_TARGET if plain else None
         peak_target = PEAK_TARGET if plain and net == MLP else None  # else activations decide
         rows.append(Row(f"kept between steps: {name}", net, None, None, kept_target, kept))
@@ -339,13 +341,14 @@ def kept_rows(net: str) -> list[Row]:
     return rows
 
 
-def n_kept(engine: Engine[Any], net: str) -> tuple[int, float]:
+def n_kept(engine: Engine[Any], net: str, moments: KeptMoments = "float32") -> tuple[int, float]:
     """Model-sized storages that state and workspace add to what the problem holds anyway.
 
     Also the most memory at once in a step in units of the model, activations included.
     """
     problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
     problem.execution.native = native.steps() is not None
+    problem.execution.moments = moments
     following = batches()
     least = 0.9 * problem.initial.nbytes
     before = _large_storages(least)  # data, and the starting weights the problem remembers

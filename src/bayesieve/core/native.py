@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,7 @@ _FLAGS = (
 _QUIET = ("-Wno-psabi",)
 _SECONDS = 60
 _DTYPES = (torch.float32, torch.int32, torch.int64, torch.uint8)
+Array = ctypes.Array[Any]
 
 
 class KernelUnavailableError(Exception):
@@ -43,30 +45,45 @@ def fields(kind: type, names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names.split()]
 
 
-def address(tensor: Tensor | None) -> int | None:
-    """Where the numbers of a contiguous CPU tensor are in memory; None for none."""
+def address(tensor: "Tensor | Array | None") -> int | None:
+    """Where the numbers of a contiguous CPU tensor, or of a C array, are in memory."""
     if tensor is None:
         return None
+    if isinstance(tensor, ctypes.Array):
+        return ctypes.addressof(tensor)
     assert tensor.is_contiguous()
     assert tensor.dtype in _DTYPES
     return tensor.data_ptr()
 
 
-def addresses(*tensors: Tensor | None) -> "ctypes.Array[ctypes.c_void_p]":
-    """Addresses of contiguous CPU tensors, for a C structure of pointers."""
+def addresses(*tensors: "Tensor | Array | None") -> "ctypes.Array[ctypes.c_void_p]":
+    """Addresses of contiguous CPU tensors and of C arrays, for a C structure of pointers."""
     return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
 
 
-def table(rows: Sequence[Sequence[Tensor | int | None]]) -> Tensor:
-    """A C array of structures of pointers and counts, one for each row, as a tensor of int64.
+def table(rows: Sequence[Sequence[Tensor | int | None]]) -> "ctypes.Array[ctypes.c_int64]":
+    """A C array of structures of pointers and counts, one for each row.
 
     Example:
-        >>> table([(None, 0, 3), (None, 3, 5)])
-        tensor([[0, 0, 3],
-                [0, 3, 5]])
+        >>> list(table([(None, 0, 3), (None, 3, 5)]))
+        [0, 0, 3, 0, 3, 5]
     """
-    numbers = [[x if isinstance(x, int) else address(x) or 0 for x in row] for row in rows]
-    return torch.tensor(numbers, dtype=torch.int64)
+    numbers = [x if isinstance(x, int) else address(x) or 0 for row in rows for x in row]
+    return (ctypes.c_int64 * len(numbers))(*numbers)
+
+
+def columns(k: int, *numbers: Tensor | float) -> "ctypes.Array[ctypes.c_float]":
+    """A C array of floats, (k, columns), from numbers: floats, scalars or tensors (k, 1).
+
+    Operations of torch on so few numbers took longer than the step of a small network in C.
+
+    Example:
+        >>> list(columns(2, 0.5, torch.tensor([[1.0], [2.0]])))
+        [0.5, 1.0, 0.5, 2.0]
+    """
+    values = [number if isinstance(number, float) else number.tolist() for number in numbers]
+    rows = [[v if isinstance(v, float) else v[i][0] for v in values] for i in range(k)]
+    return (ctypes.c_float * (k * len(values)))(*(value for row in rows for value in row))
 
 
 @functools.cache
@@ -115,6 +132,7 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_layer_scales.argtypes = (pointer, count, count, ctypes.c_int, real)
     library.bayesieve_spread.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_perturb.argtypes = (count, *[pointer] * 5)
+    library.bayesieve_perturb_back.argtypes = (count, count, *[pointer] * 5)
     library.bayesieve_relu_moments.argtypes = (count, *[pointer] * 4)
     for name in (
         "draw",
@@ -124,6 +142,7 @@ def steps() -> ctypes.CDLL | None:
         "scale",
         "spread",
         "perturb",
+        "perturb_back",
         "adabelief",
         "layer_scales",
         "relu_moments",

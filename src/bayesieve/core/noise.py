@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 N_KEYS = 3
 _MANY = 1 << 15  # weights
+_LOCAL_TENSORS = ("weight", "bias", "weight_var", "bias_var")
 LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -182,7 +183,7 @@ def draw_weights(
             their gradients must then be all that the engine needs.
     """
     drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
-    in_float32 = problem.execution.moments is None  # of the moments; others move in Python
+    in_float32 = problem.execution.moments_dtype is None  # others move in Python
     drawn.in_pieces = problem.execution.native and in_float32 and own and not paired
     if local and problem.execution.native:
         _spread_natively_(state, drawn, ratio, masks[0])
@@ -304,14 +305,30 @@ def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None
         drawn.variances.mul_(keep)
 
 
-def _perturb(mean: Tensor, var: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Compute mean + sqrt(var) · ε, ε of `counter_normals`, and its slope in var, in C."""
+def _perturb_into(
+    output: Tensor, slope: Tensor, mean: Tensor, var: Tensor, generator: Generator
+) -> None:
+    """Write mean + sqrt(var) · ε, ε of `counter_normals`, and its slope in var, in C.
+
+    The output may be `mean` itself, and the slope `var`.
+    """
     library = native.steps()
     assert library is not None
-    output, slope = torch.empty_like(mean), torch.empty_like(mean)
     tensors = (mean, var, fresh_keys(generator), output, slope)
     library.bayesieve_perturb(mean.numel(), *map(native.address, tensors))
-    return output, slope
+
+
+def _perturb_back(grad: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradient for var from that of the output, (n, m), and sums over n, (m,), of both, in C.
+
+    Sums are first that of the output's gradient, then that of the gradient for var.
+    """
+    library, (n, m) = native.steps(), grad.shape
+    assert library is not None
+    for_var, of_grad, of_var = torch.empty_like(grad), grad.new_empty(m), grad.new_empty(m)
+    tensors = (grad, slope, for_var, of_grad, of_var)
+    library.bayesieve_perturb_back(n, m, *map(native.address, tensors))
+    return for_var, of_grad, of_var
 
 
 class _Perturb(torch.autograd.Function):
@@ -322,7 +339,9 @@ class _Perturb(torch.autograd.Function):
         mean: Tensor, var: Tensor, generator: Generator, in_c: bool
     ) -> tuple[Tensor, Tensor]:
         if in_c:
-            return _perturb(mean, var, generator)
+            drawn, slope = torch.empty_like(mean), torch.empty_like(mean)
+            _perturb_into(drawn, slope, mean, var, generator)
+            return drawn, slope
         noise = torch.empty_like(mean).normal_(generator=generator)
         std = var.clamp_min(0).sqrt_()
         output = torch.addcmul(mean, std, noise)
@@ -365,7 +384,7 @@ def perturbed(mean: Tensor, var: Tensor, generator: Generator, *, in_c: bool = F
 
 
 class _LocalLinear(torch.autograd.Function):
-    """A draw of x Wᵀ + b with normal W and b, one step of autograd for all of it.
+    """A draw of x Wᵀ + b with x (n, in) and normal W and b, one step of autograd for all of it.
 
     The products of variances are in a dtype of fewer digits where that is faster. Gradients for
     tensors as large as the weights are one product each, and no other tensor is as large.
@@ -376,32 +395,34 @@ class _LocalLinear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor,
         bias_var: Tensor | None, generator: Generator, dtype: torch.dtype,
     ) -> Tensor:  # fmt: skip
-        square, weight_var = (x * x).to(dtype), weight_var.to(dtype)
-        mean = F.linear(x, weight, bias)
+        square, mean = x * x, F.linear(x, weight, bias)
         if dtype == x.dtype:
             var = F.linear(square, weight_var, bias_var)
         else:
+            square, weight_var = square.to(dtype), weight_var.to(dtype)
             var = F.linear(square, weight_var).to(x.dtype)
             var = var if bias_var is None else var.add_(bias_var)
-        output, slope = _perturb(mean, var, generator)
-        ctx.save_for_backward(x, square, weight, weight_var, slope)
+        _perturb_into(mean, var, mean, var, generator)
+        ctx.save_for_backward(x, square, weight, weight_var, var)
         ctx.biased = bias is not None
-        return output
+        return mean
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, square, weight, weight_var, slope = ctx.saved_tensors
-        rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
-        for_var = rows * slope.view_as(rows)
-        spread = for_var.to(weight_var.dtype)
-        for_x = for_bias = for_bias_var = None
+        grad, for_x, shorter = grad.contiguous(), None, weight_var.dtype != x.dtype
+        for_var, for_bias, for_bias_var = _perturb_back(grad, slope)
+        if shorter:
+            for_var = for_var.to(weight_var.dtype)
         if ctx.needs_input_grad[0]:
-            twice = (spread @ weight_var).to(x.dtype).mul_(inputs)
-            for_x = torch.addmm(twice, rows, weight, beta=2).view_as(x)
-        for_weight = rows.t() @ inputs
-        for_weight_var = (spread.t() @ square.flatten(0, -2)).to(x.dtype)
-        if ctx.biased:
-            for_bias, for_bias_var = rows.sum(0), for_var.sum(0)
+            twice = for_var @ weight_var
+            twice = (twice.to(x.dtype) if shorter else twice).mul_(x)
+            for_x = twice.addmm_(grad, weight, beta=2)
+        for_weight, for_weight_var = grad.t() @ x, for_var.t() @ square
+        if shorter:
+            for_weight_var = for_weight_var.to(x.dtype)
+        if not ctx.biased:
+            return for_x, for_weight, None, for_weight_var, None, None, None
         return for_x, for_weight, for_bias, for_weight_var, for_bias_var, None, None
 
 
@@ -420,9 +441,10 @@ def local_linear(
         generator: of the keys of `counter_normals`.
         dtype: of the products of variances (`native.product_dtype`).
     """
-    tensors = (x, weight, bias, weight_var, bias_var)
+    rows = x if x.dim() == 2 else x.flatten(0, -2)
+    tensors = (rows, weight, bias, weight_var, bias_var)
     output: Tensor = _LocalLinear.apply(*tensors, generator, dtype)
-    return output
+    return output if x.dim() == 2 else output.view(*x.shape[:-1], len(weight))
 
 
 class LocalLayer(nn.Module):
@@ -433,6 +455,7 @@ class LocalLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.in_c = in_c
+        self._is_one_node = in_c and type(layer) is nn.Linear
         self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
         self.weight_var = _meta_like(self.weight)
@@ -447,8 +470,11 @@ class LocalLayer(nn.Module):
                 "noise on activations (local=True) cannot be drawn again by activation "
                 "checkpointing: the way back would see other noise. Use local=False."
             )
-        if self.in_c and self.is_linear:
-            tensors = (self.weight, self.bias, self.weight_var, self.bias_var)
+        if self._is_one_node:
+            weight, bias, weight_var, bias_var = map(self._parameters.get, _LOCAL_TENSORS)
+            assert weight is not None
+            assert weight_var is not None
+            tensors = (weight, bias, weight_var, bias_var)
             return local_linear(x, *tensors, self.source(), native.product_dtype())
         mean = self._linear(x, self.weight, self.bias)
         # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.

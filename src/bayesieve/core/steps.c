@@ -159,8 +159,8 @@ void bayesieve_spread(int64_t k, int64_t n, int64_t d, const float *restrict mea
   }
 }
 
-static void perturb(int64_t n, const float *restrict mean, const float *restrict variance,
-                    const float *restrict noise, float *restrict out, float *restrict slope) {
+static void perturb(int64_t n, const float *mean, const float *variance, const float *restrict noise,
+                    float *out, float *slope) {
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     const float v = variance[i] > 0 ? variance[i] : 0, root = __builtin_sqrtf(v);
@@ -169,7 +169,8 @@ static void perturb(int64_t n, const float *restrict mean, const float *restrict
   }
 }
 
-/* out = mean + sqrt(variance) e, and slope = e / (2 sqrt(variance)), 0 where there is no variance */
+/* out = mean + sqrt(variance) e, and slope = e / (2 sqrt(variance)), 0 where there is no variance;
+ * out may be mean, and slope variance */
 void bayesieve_perturb(int64_t n, const float *mean, const float *variance, const uint32_t *keys,
                        float *out, float *slope) {
   const int64_t half = (n + 1) / 2;
@@ -184,6 +185,18 @@ void bayesieve_perturb(int64_t n, const float *mean, const float *variance, cons
     perturb(rest, mean + half + start, variance + half + start, second, out + half + start,
             slope + half + start);
   }
+}
+
+/* Gradients of `bayesieve_perturb`, (n, m): for_var = grad slope, and of both the sums over n */
+void bayesieve_perturb_back(int64_t n, int64_t m, const float *restrict grad,
+                            const float *restrict slope, float *restrict for_var,
+                            float *restrict of_grad, float *restrict of_var) {
+  memset(of_grad, 0, m * sizeof(float)), memset(of_var, 0, m * sizeof(float));
+  for (int64_t row = 0; row < n; row++, grad += m, slope += m, for_var += m)
+    for (int64_t i = 0; i < m; i++) {
+      const float g = grad[i], v = g * slope[i];
+      for_var[i] = v, of_grad[i] += g, of_var[i] += v;
+    }
 }
 
 /* k draws of one posterior: mean + std ε of the first n of d weights, mean of the others */
@@ -237,7 +250,7 @@ typedef struct {
   const piece *pieces;            /* in order, of all d entries */
   const float *w;                 /* (k, d): a draw; NULL with noise on activations */
   float *mean, *mean1, *mean2;    /* (k, d): with the moments of its gradient */
-  float *log_std, *std1, *std2;   /* (k, n) */
+  float *log_std, *std1, *std2;   /* (k, n); std2 is NULL where mean2 stands in for it */
   const uint8_t *keep, *trained;  /* (k, d): 0 or 1, or NULL */
   const float *turned;            /* (k, n): gradient (w - centre) of a first half, or NULL */
   const float *numbers;           /* (k, 6): log_odds, gap and slab of the prior, kl / N, and of
@@ -270,7 +283,7 @@ static chunk chunk_at(const posterior *q, const piece *p, int64_t row, int64_t n
   c.w = q->w ? q->w + at : 0;
   c.extra = q->turned ? q->turned + std_at : p->variance_grad ? p->variance_grad + in_piece : zeros;
   c.mean = q->mean + at, c.mean1 = q->mean1 + at, c.mean2 = q->mean2 + at;
-  c.log_std = q->log_std + std_at, c.std1 = q->std1 + std_at, c.std2 = q->std2 + std_at;
+  c.log_std = q->log_std + std_at, c.std1 = q->std1 + std_at, c.std2 = q->std2 ? q->std2 + std_at : 0;
   c.keep = q->keep ? q->keep + at : ones;
   c.trained = q->trained ? q->trained + at : ones;
   return c;
@@ -279,11 +292,14 @@ static chunk chunk_at(const posterior *q, const piece *p, int64_t row, int64_t n
 static int noise_of(const posterior *q) { return !q->w ? ACTIVATIONS : q->turned ? PAIRS : WEIGHTS; }
 
 /* Moments of a gradient g, and a step along them: Adam's, and AdaBelief's */
-#define ADAM(g, first, second, step)                                     \
+#define ADAM_ALONG(g, first, root, step)                                 \
   const float first##_ = 0.9f * first[i] + 0.1f * g;                     \
+  first[i] = first##_;                                                   \
+  const float step = trained[i] * (length * first##_ / (root + 1e-8f));
+#define ADAM(g, first, second, step)                                     \
   const float second##_ = 0.999f * second[i] + 0.001f * g * g;           \
-  first[i] = first##_, second[i] = second##_;                            \
-  const float step = trained[i] * (length * first##_ / (__builtin_sqrtf(second##_) * factor + 1e-8f));
+  second[i] = second##_;                                                 \
+  ADAM_ALONG(g, first, __builtin_sqrtf(second##_) * factor, step)
 #define ADABELIEF(g, first, second, length, step)                        \
   const float first##_ = 0.9f * first[i] + 0.1f * g, first##_off = g - first##_; \
   const float second##_ = 0.999f * second[i] + 0.001f * first##_off * first##_off + 1e-16f; \
@@ -297,8 +313,9 @@ static int noise_of(const posterior *q) { return !q->w ? ACTIVATIONS : q->turned
   float *restrict log_std = c.log_std, *restrict std1 = c.std1, *restrict std2 = c.std2;         \
   const uint8_t *restrict keep = c.keep, *restrict trained = c.trained;
 
-/* One pass over a chunk; `noise` and `mixed` are constants where this is called */
-ALWAYS void adam(chunk c, const float *numbers, float per, const int noise, const int mixed) {
+/* One pass over a chunk; `noise`, `mixed` and `shared` are constants where this is called */
+ALWAYS void adam(chunk c, const float *numbers, float per, const int noise, const int mixed,
+                 const int shared) {
   const float odds = numbers[0], gap = numbers[1], slab = numbers[2], kl = numbers[3];
   const float length = numbers[4], factor = numbers[5];
   ARRAYS(c)
@@ -311,12 +328,27 @@ ALWAYS void adam(chunk c, const float *numbers, float per, const int noise, cons
     else data = grad[i] * (w[i] - m) * keep[i];
     if (noise == PAIRS) data += 2 * extra[i];
     const float to_mean = kl * m * kappa - per * grad[i];
-    const float to_std = kl * (variance * kappa - 1) - per * data;
+    const float pull = variance * kappa, to_std = kl * (pull - 1) - per * data;
     ADAM(to_mean, mean1, mean2, mean_step)
-    ADAM(to_std, std1, std2, std_step)
     mean[i] = m - mean_step;
-    log_std[i] -= std_step;
+    if (shared) {
+      const float of_prior = kl * kl * (pull * pull + 1);
+      const float root = __builtin_sqrtf(variance * factor * factor * mean2_ + of_prior);
+      ADAM_ALONG(to_std, std1, root, std_step)
+      log_std[i] -= std_step;
+    } else {
+      ADAM(to_std, std1, std2, std_step)
+      log_std[i] -= std_step;
+    }
   }
+}
+
+/* The same with the constants put in */
+ALWAYS void adam_of(chunk c, const float *numbers, float per, const int noise, int mixed, int shared) {
+  if (mixed && shared) adam(c, numbers, per, noise, 1, 1);
+  else if (mixed) adam(c, numbers, per, noise, 1, 0);
+  else if (shared) adam(c, numbers, per, noise, 0, 1);
+  else adam(c, numbers, per, noise, 0, 0);
 }
 
 static void adam_points(chunk c, const float *numbers, float per) {
@@ -331,9 +363,10 @@ static void adam_points(chunk c, const float *numbers, float per) {
 }
 
 /* One Adam step of k posteriors on (KL - log-likelihood) / N; per is 1 / N. The prior's precision is
- * slab + gap sigmoid(-(log_odds + gap e / 2)) at e = mean^2 + std^2. */
+ * slab + gap sigmoid(-(log_odds + gap e / 2)) at e = mean^2 + std^2. Without std2, the second moment
+ * of log std is std^2 times that of the mean, plus the squares of both terms of the prior's pull. */
 void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, int64_t d, float per) {
-  const int noise = noise_of(q);
+  const int noise = noise_of(q), shared = !q->std2;
   for (int64_t row = 0; row < k; row++) {
     const float *numbers = q->numbers + 6 * row;
     const int mixed = numbers[1] != 0;
@@ -341,12 +374,9 @@ void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, 
       for (int64_t start = p->start; start < p->stop;) {
         const chunk c = chunk_at(q, p, row, n, d, start, p->stop);
         if (!c.bayesian) adam_points(c, numbers, per);
-        else if (noise == WEIGHTS && mixed) adam(c, numbers, per, WEIGHTS, 1);
-        else if (noise == WEIGHTS) adam(c, numbers, per, WEIGHTS, 0);
-        else if (noise == ACTIVATIONS && mixed) adam(c, numbers, per, ACTIVATIONS, 1);
-        else if (noise == ACTIVATIONS) adam(c, numbers, per, ACTIVATIONS, 0);
-        else if (mixed) adam(c, numbers, per, PAIRS, 1);
-        else adam(c, numbers, per, PAIRS, 0);
+        else if (noise == WEIGHTS) adam_of(c, numbers, per, WEIGHTS, mixed, shared);
+        else if (noise == ACTIVATIONS) adam_of(c, numbers, per, ACTIVATIONS, mixed, shared);
+        else adam_of(c, numbers, per, PAIRS, mixed, shared);
         start += c.n;
       }
     }

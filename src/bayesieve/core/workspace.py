@@ -35,6 +35,8 @@ from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 
 Precision = Literal["float32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
+KeptMoments = Literal["float32", "bf16", "shared"]
+KEPT_MOMENTS: tuple[KeptMoments, ...] = ("float32", "bf16", "shared")
 Layers = Sequence[tuple[str, nn.Module]]
 _STATISTICS = ("running_mean", "running_var")
 _PART = 1 << 16  # weights
@@ -77,7 +79,9 @@ class Execution:
             None has no bound.
         micro_batch: most examples that go through the network at once; the gradients of the parts
             of a batch are added. None takes the batch whole.
-        moments: dtype of the moments that Adam keeps; None is that of the weights.
+        moments: what Adam keeps: moments in the dtype of the weights, in "bf16", or in the dtype
+            of the weights with the second ones of log stds left out, "shared"
+            (engines/optimisers.py).
         network_compiled: whether the network of one model is compiled too.
         sharing: the processes that share the examples of a step; None for one process.
 
@@ -95,7 +99,7 @@ class Execution:
     clip_norm: float | None = None
     micro_batch: int | None = None
     network_compiled: bool = False
-    moments: torch.dtype | None = None
+    moments: KeptMoments = "float32"
     sharing: Sharing | None = None
     _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
 
@@ -137,6 +141,11 @@ class Execution:
         factor = (self.clip_norm * n_data / square.sqrt()).clamp(max=1)[:, None]
         for grad in grads if along is None else (*grads, along):
             grad.mul_(factor)
+
+    @property
+    def moments_dtype(self) -> torch.dtype | None:
+        """Dtype of the moments that Adam keeps; None is that of the weights."""
+        return torch.bfloat16 if self.moments == "bf16" else None
 
     def takes_whole(self, n: int) -> bool:
         """Whether the gradients of n examples are used as autograd makes them: no sum, no bound."""

@@ -97,7 +97,7 @@ class MAP:
         sgd = self.optimizer == "sgd"
         return MAPState(
             w=w,
-            moments=None if sgd else Moments.zeros_like(w, problem.execution.moments),
+            moments=None if sgd else Moments.zeros_like(w, problem.execution.moments_dtype),
             momentum=torch.zeros_like(w) if sgd else None,
             step=w.new_zeros(()),
             lr=per_model(self.lr, w),
@@ -118,15 +118,15 @@ class MAP:
         if keep is not None:
             draw.weights.mul_(keep)
         execution, decay = problem.execution, self.weight_decay
-        in_float32 = state.moments is not None and execution.moments is None
+        in_float32 = state.moments is not None and execution.moments_dtype is None
         in_c = execution.native and in_float32 and self.prior is None
         in_c = in_c and (self.optimizer == "adamw" or not decay)  # others change the gradient
         draw.in_pieces = in_c and trained is None
         log_lik = problem.gradient_(draw, batch, state.generator)
         state.step += 1
         lr = state.lr * state.controls.lr_scale
-        pace = pace_of(lr, state.step)
         if not in_c:
+            pace = pace_of(lr, state.step)
             problem.kernel(_move_)(self, state, draw.grads, lr, pace, problem.n_data, trained)
             return {"log_lik": log_lik}
         if trained is not None:
@@ -135,7 +135,7 @@ class MAP:
         if decay:
             _decay_(state, lr * decay, trained)
         assert state.moments is not None
-        adam_natively_(state.w, draw, state.moments, pace, problem.n_data, trained)
+        adam_natively_(state.w, draw, state.moments, lr, state.step, problem.n_data, trained)
         return {"log_lik": log_lik}
 
     def kl(self, state: MAPState) -> Tensor:

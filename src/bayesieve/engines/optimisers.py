@@ -10,12 +10,19 @@ than a digit of bfloat16, so that rounding to the nearest would never move it: r
 up or down at random, by chances that make them right on average. The random bits are a function of
 place, step and value, so that runs repeat themselves.
 
+The second moment of log s of a posterior N(m, s²) need not be kept (`shared`). With noise on
+weights the data's gradient of log s is g s ε, with g that of m and E[ε²] = 1; the prior's is a - b,
+both known. So s² times the second moment of m, plus a² + b², stands in for that of log s. With
+(a - b)² instead, which is 0 at the prior's optimum, steps there would have no bound. With noise on
+activations the data's gradient of log s is smaller than g s, and log s moves more slowly.
+
 Reference: Kingma and Ba (2015), algorithm 1; Zhuang et al. (2020), algorithm 2, with ε = 1e-16 in
 both places.
 """
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +31,7 @@ from bayesieve.core import native
 from bayesieve.core.noise import mix
 
 if TYPE_CHECKING:
-    from bayesieve.core.workspace import Draw
+    from bayesieve.core.workspace import Draw, KeptMoments
 
 BETA_1, BETA_2 = 0.9, 0.999
 ADAM_EPS, ADABELIEF_EPS = 1e-8, 1e-16
@@ -35,18 +42,30 @@ class Moments:
     """Running averages of a gradient and its square, each of the parameter's shape."""
 
     first: Tensor
-    second: Tensor
+    second: Tensor | None  # None where that of another parameter stands in for it
 
     @classmethod
-    def zeros_like(cls, parameter: Tensor, dtype: torch.dtype | None = None) -> "Moments":
-        """Both averages at 0, of the parameter's dtype unless given."""
+    def zeros_like(
+        cls, parameter: Tensor, dtype: torch.dtype | None = None, *, shared: bool = False
+    ) -> "Moments":
+        """Averages at 0, of the parameter's dtype unless given; `shared` has no second."""
         if dtype is not None and parameter.dtype != torch.float32:
             raise ValueError(f"moments in bfloat16 are for float32, not {parameter.dtype}.")
-        return cls(*(torch.zeros_like(parameter, dtype=dtype) for _ in range(2)))
+        first, second = (torch.zeros_like(parameter, dtype=dtype) for _ in range(2))
+        return cls(first, None if shared else second)
 
     def part(self, columns: slice) -> "Moments":
         """Views of some columns."""
-        return Moments(self.first[:, columns], self.second[:, columns])
+        second = None if self.second is None else self.second[:, columns]
+        return Moments(self.first[:, columns], second)
+
+
+def keeps_moments(state: Any, kind: "KeptMoments") -> bool:
+    """Whether the moments in a state, a dataclass, are of this kind; "float32" is always true."""
+    kept = [value for value in vars(state).values() if isinstance(value, Moments)]
+    if kind == "shared":
+        return any(moments.second is None for moments in kept)
+    return kind == "float32" or any(moments.first.dtype == torch.bfloat16 for moments in kept)
 
 
 class Pace(NamedTuple):
@@ -60,9 +79,21 @@ class Pace(NamedTuple):
 def pace_of(lr: Tensor, step: Tensor) -> Pace:
     """The pace of step t ≥ 1.
 
-    Kept out of the fused update: there the powers would be taken once per weight.
+    Kept out of the fused update: there the powers would be taken once per weight. In float32
+    1 - β₂ᵗ would lose four digits at first.
     """
-    return Pace(lr / (1 - BETA_1**step), (1 - BETA_2**step).rsqrt(), step)
+    first, second = (-torch.expm1(step * math.log(beta)) for beta in (BETA_1, BETA_2))
+    return Pace(lr / first, second.rsqrt(), step)
+
+
+def bias_corrections(step: float) -> tuple[float, float]:
+    """1 / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ), the factors of a `Pace`, as numbers.
+
+    Example:
+        >>> [round(factor, 3) for factor in bias_corrections(1)]
+        [10.0, 31.623]
+    """
+    return 1 / (1 - BETA_1**step), (1 - BETA_2**step) ** -0.5
 
 
 def rounded(value: Tensor, step: Tensor) -> Tensor:
@@ -86,6 +117,7 @@ def adam_(
     """One Adam step in place where `trained`."""
     small = moments.first.dtype != parameter.dtype
     first, second = moments.first, moments.second
+    assert second is not None
     if small:
         first, second = first.to(parameter.dtype), second.to(parameter.dtype)
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
@@ -94,21 +126,33 @@ def adam_(
     parameter.sub_(step if trained is None else step * trained)
     if small:
         assert pace.step is not None
+        assert moments.second is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
 
 
+def adam_along_(
+    parameter: Tensor, grad: Tensor, first: Tensor, root: Tensor, pace: Pace, trained: Tensor | None
+) -> None:
+    """One Adam step in place where `trained`, with √ŝ known: only m is kept."""
+    first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
+    step = pace.length * first / (root + ADAM_EPS)
+    parameter.sub_(step if trained is None else step * trained)
+
+
 def adam_natively_(
-    parameter: Tensor, gradient: "Draw", moments: Moments, pace: Pace, n_data: int,
+    parameter: Tensor, gradient: "Draw", moments: Moments, lr: Tensor, step: Tensor, n_data: int,
     trained: Tensor | None,
 ) -> None:  # fmt: skip
     """`adam_` of k parameters, (k, d), along minus a log-likelihood's gradient / N, in C."""
     library, (k, d) = native.steps(), parameter.shape
     assert library is not None
-    of_prior = parameter.new_zeros(k, 4)  # no entry has a posterior
-    numbers = torch.cat([of_prior, pace.length.expand(k, 1), pace.second_factor.expand(k, 1)], 1)
+    of_length, of_second = bias_corrections(step.item())
+    of_prior = [0.0] * 4  # no entry has a posterior
+    numbers = native.columns(k, *of_prior, lr * of_length, of_second)
     pieces = gradient.take_pieces()
-    tensors = (native.table(pieces), None, parameter, moments.first, moments.second, None, None,
+    gradients = native.table(pieces)
+    tensors = (gradients, None, parameter, moments.first, moments.second, None, None,
                None, None, trained, None, numbers)  # fmt: skip
     library.bayesieve_adam(native.addresses(*tensors), len(pieces), k, 0, d, 1 / n_data)
 
@@ -118,6 +162,7 @@ def adabelief_(
 ) -> None:
     """One AdaBelief step in place where `trained`."""
     first, second = moments.first, moments.second
+    assert second is not None
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
     surprise = grad - first
     second.mul_(BETA_2).addcmul_(surprise, surprise, value=1 - BETA_2).add_(ADABELIEF_EPS)

@@ -25,7 +25,14 @@ from bayesieve.core.priors import Number, Prior, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Draw
-from bayesieve.engines.optimisers import Moments, Pace, adam_, pace_of
+from bayesieve.engines.optimisers import (
+    Moments,
+    Pace,
+    adam_,
+    adam_along_,
+    bias_corrections,
+    pace_of,
+)
 
 Precision = Callable[..., Tensor]  # (e, *settings) -> κ, elementwise
 Masks = tuple[Tensor | None, Tensor | None]  # keep and trained, (k, d), as factors 0 and 1
@@ -64,13 +71,14 @@ def mean_field(
     generator: Generator, *, moments: bool = True,
 ) -> MeanField:  # fmt: skip
     """A fresh state around initial means, (k, d), with one starting std per model or for all."""
-    shape, dtype = (len(mean), problem.layout.n_bayesian), problem.execution.moments
+    shape, execution = (len(mean), problem.layout.n_bayesian), problem.execution
+    dtype, shared = execution.moments_dtype, execution.moments == "shared"
     log_std = per_model(init_std, mean).log().expand(shape).contiguous()
     return MeanField(
         mean=mean,
         log_std=log_std,
         mean_moments=Moments.zeros_like(mean, dtype) if moments else None,
-        log_std_moments=Moments.zeros_like(log_std, dtype) if moments else None,
+        log_std_moments=Moments.zeros_like(log_std, dtype, shared=shared) if moments else None,
         step=mean.new_zeros(()),
         lr=per_model(lr, mean),
         prior=prior,
@@ -100,13 +108,13 @@ def adam_step_(
         at_draw: whether the prior is evaluated at the sampled weight instead of in expectation.
     """
     state.step += 1
+    in_float32 = problem.execution.moments_dtype is None
+    if problem.execution.native and in_float32 and not at_draw and drawn.spread_grads is None:
+        _move_natively_(state, drawn, problem.n_data)
+        return
     pace = pace_of(state.lr * state.controls.lr_scale, state.step)
     kl = state.controls.kl_scale / problem.n_data
     masks, n = state.controls.factors, state.log_std.shape[1]
-    in_float32 = problem.execution.moments is None
-    if problem.execution.native and in_float32 and not at_draw and drawn.spread_grads is None:
-        _move_natively_(state, drawn, pace, kl, problem.n_data, masks)
-        return
     for part in problem.execution.parts(state.mean, n):
         problem.kernel(move_)(
             state, drawn, pace, kl, problem.n_data, precision, at_draw, masks, part
@@ -127,25 +135,27 @@ def move_(
     keep, trained = (None if mask is None else mask[:, part] for mask in masks)
     grad_mean = -1 / n_data * drawn.grads[:, part]
     bayesian = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
-    n = bayesian.stop - bayesian.start
-    if n > 0:
-        pull, pull_log_std, data_log_std = _pulls(state, drawn, precision, at_draw, keep, bayesian)
-        grad_mean[:, :n] += kl * pull
-        grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
-        moving = None if trained is None else trained[:, :n]
-        adam_(
-            state.log_std[:, bayesian],
-            grad_log_std,
-            state.log_std_moments.part(bayesian),
-            pace,
-            moving,
-        )
-    adam_(state.mean[:, part], grad_mean, state.mean_moments.part(part), pace, trained)
+    n, mean_moments = bayesian.stop - bayesian.start, state.mean_moments.part(part)
+    if n <= 0:
+        adam_(state.mean[:, part], grad_mean, mean_moments, pace, trained)
+        return
+    pull, pull_log_std, data_log_std = _pulls(state, drawn, precision, at_draw, keep, bayesian)
+    grad_mean[:, :n] += kl * pull
+    grad_log_std = kl * pull_log_std - 1 / n_data * data_log_std
+    adam_(state.mean[:, part], grad_mean, mean_moments, pace, trained)
+    log_std, moments = state.log_std[:, bayesian], state.log_std_moments.part(bayesian)
+    moving = None if trained is None else trained[:, :n]
+    if moments.second is None:
+        assert mean_moments.second is not None
+        of_data = log_std.exp() * pace.second_factor
+        of_prior = kl.square() * ((pull_log_std + 1).square() + 1)
+        square = of_data.square() * mean_moments.second[:, :n] + of_prior
+        adam_along_(log_std, grad_log_std, moments.first, square.sqrt(), pace, moving)
+    else:
+        adam_(log_std, grad_log_std, moments, pace, moving)
 
 
-def _move_natively_(
-    state: MeanField, drawn: Draw, pace: Pace, kl: Tensor, n_data: int, masks: Masks
-) -> None:
+def _move_natively_(state: MeanField, drawn: Draw, n_data: int) -> None:
     """`move_` of all weights in C; κ is that of the numbers in `state.prior`."""
     library = native.steps()
     mean, std = state.mean_moments, state.log_std_moments
@@ -153,12 +163,13 @@ def _move_natively_(
     assert mean is not None
     assert std is not None
     (k, d), n = state.mean.shape, state.log_std.shape[1]
-    settings = (*state.prior.all(), kl, pace.length, pace.second_factor)
-    numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
-    pieces = drawn.take_pieces()
+    controls, pieces = state.controls, drawn.take_pieces()
+    kl, corrections = controls.kl_scale.item() / n_data, bias_corrections(state.step.item())
+    length = state.lr * (controls.lr_scale.item() * corrections[0])
+    numbers = native.columns(k, *state.prior.all(), kl, length, corrections[1])
     gradients = native.table(pieces)
     tensors = (drawn.weights if drawn.variances is None else None, state.mean, mean.first,
-               mean.second, state.log_std, std.first, std.second, *masks, drawn.turned,
+               mean.second, state.log_std, std.first, std.second, *controls.factors, drawn.turned,
                numbers)  # fmt: skip
     described = native.addresses(gradients, *tensors)
     library.bayesieve_adam(described, len(pieces), k, n, d, 1 / n_data)

@@ -201,8 +201,9 @@ class TrainingConfig:
     compile: Literal["auto", "on", "off", "network"] = setting(
         "Compile the elementwise part of a step; network: the network too.", "auto"
     )
-    moments: Literal["float32", "bf16"] = setting(
-        "Number format of Adam's running averages; bf16 takes half the memory.", "float32"
+    moments: Literal["float32", "bf16", "shared"] = setting(
+        "Adam's running averages; bf16 takes half the memory, shared (VI, SBNN) three quarters.",
+        "float32",
     )
     checkpoint_every: int | None = setting(
         "Steps between checkpoints; at each epoch's end unless given.", check=check_positive

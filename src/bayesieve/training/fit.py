@@ -17,9 +17,9 @@ from bayesieve.checks import check_counts, check_seed
 from bayesieve.core.inputs import tensors_of
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
-from bayesieve.core.state import named_tensors
 from bayesieve.core.turns import own_stream
 from bayesieve.engines import Engine, recipes
+from bayesieve.engines.optimisers import keeps_moments
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
 from bayesieve.training.checkpoint import OTHER_DATA, check_resumable, has_checkpoint
@@ -248,7 +248,7 @@ def fit(
         clip_norm=schedule.clip_norm,
         micro_batch=micro_batch,
         network_compiled=schedule.compile == "network",
-        moments=torch.bfloat16 if schedule.moments == "bf16" else None,
+        moments=schedule.moments,
         sharing=ranks,
     )
     started = time.perf_counter()
@@ -265,12 +265,11 @@ def fit(
             )
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
-        if problem.execution.moments and not any(
-            value.dtype == torch.bfloat16 for _, value in named_tensors(state)
-        ):
-            name = type(engine).__name__
+        if not keeps_moments(state, schedule.moments):
+            takers = "FlatVI and SBNN" if schedule.moments == "shared" else "MAP, FlatVI and SBNN"
             raise ValueError(
-                f'fit: moments="bf16" of Schedule is for Adam of MAP, FlatVI and SBNN, not {name}.'
+                f'fit: moments="{schedule.moments}" of Schedule is for Adam of {takers}, not '
+                f"{type(engine).__name__}."
             )
         population = Population(problem, engine, state, n_models)
         loop = Loop(population, size, schedule, pruning, validation, folder, seed, ranks)

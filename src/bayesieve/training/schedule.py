@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.core.workspace import KEPT_MOMENTS, KeptMoments
 from bayesieve.training.stepper import COMPILE_MODES, CompileMode
 
 LR_KINDS = ("constant", "cosine", "linear", "step")
@@ -45,8 +46,9 @@ class Schedule:
             end of each epoch.
         compile: whether to compile the elementwise part of a step: "auto" (if it saves time), "on"
             or "off"; "network" compiles the network of a single model too.
-        moments: number format of the running averages of Adam: "bf16" takes half the memory,
-            rounded at random (engines/optimisers.py).
+        moments: running averages of Adam: "bf16" takes half the memory, rounded at random;
+            "shared" keeps three of four for FlatVI and SBNN: log stds use the second moments of the
+            means (engines/optimisers.py). In short runs with noise on activations it is worse.
 
     Example:
         >>> Schedule(lr="cosine").lr_scale(0.5)
@@ -63,13 +65,13 @@ class Schedule:
     clip_norm: float | None = None
     checkpoint_every: int | None = None
     compile: CompileMode = "auto"
-    moments: Literal["float32", "bf16"] = "float32"
+    moments: KeptMoments = "float32"
 
     def __post_init__(self) -> None:
         check_choice("Schedule", "lr", self.lr, LR_KINDS)
         check_choice("Schedule", "minibatch", self.minibatch, ("uniform", "geometric"))
         check_choice("Schedule", "compile", self.compile, COMPILE_MODES)
-        check_choice("Schedule", "moments", self.moments, ("float32", "bf16"))
+        check_choice("Schedule", "moments", self.moments, KEPT_MOMENTS)
         for name in ("clip_norm", "checkpoint_every"):
             if getattr(self, name) is not None:
                 check_positive("Schedule", **{name: getattr(self, name)})

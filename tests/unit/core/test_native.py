@@ -65,14 +65,17 @@ def problem_of(n=40, dtype=torch.float32):
     return Problem(model, Categorical(), (x, torch.arange(n) % 3))
 
 
-def state_of(engine, problem, *, masks, native_steps):
-    problem.execution.native = native_steps
+def state_of(engine, problem, *, masks, native_steps, kept="float32"):
+    problem.execution.native, problem.execution.moments = native_steps, kept
     state = engine.init(problem, Generator().manual_seed(0), 3)
     source = Generator().manual_seed(1)
     state.log_std.add_(torch.randn(state.log_std.shape, generator=source))
     for moments in (state.mean_moments, state.log_std_moments):
         moments.first.normal_(generator=source)
-        moments.second.uniform_(generator=source)
+        if moments.second is not None:
+            moments.second.uniform_(generator=source)
+        else:  # the first one in units of the s that steps are divided by
+            moments.first.mul_(state.log_std.exp())
     if masks:
         state.controls.allow_masks_(state.mean)
         state.controls.keep.copy_(torch.rand(state.mean.shape, generator=source) < 0.5)
@@ -143,20 +146,22 @@ def filled(draw):
     return draw
 
 
+@pytest.mark.parametrize("kept", ["float32", "shared"])
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_adam_step_in_c_is_the_step_in_python(name, masks, local):
+def test_an_adam_step_in_c_is_the_step_in_python(name, masks, local, kept):
     engine, precision = ENGINES[name]
     states = []
     for native_steps in (False, True):
         problem = problem_of()
-        state = state_of(engine, problem, masks=masks, native_steps=native_steps)
+        state = state_of(engine, problem, masks=masks, native_steps=native_steps, kept=kept)
         state.controls.kl_scale.fill_(0.3)
         for _ in range(2):
             draw = filled(draw_weights(problem, state, local=local))
             variational.adam_step_(problem, state, draw, precision)
         states.append(dict(named_tensors(state)))
+    assert ("log_std_moments.second" in states[1]) == (kept == "float32")
     for key, wanted in states[0].items():
         torch.testing.assert_close(states[1][key], wanted, rtol=2e-5, atol=2e-6)
 
@@ -344,10 +349,12 @@ def test_exponentials_are_those_of_torch_and_end_at_the_smallest_and_largest(low
     torch.testing.assert_close(variances, wanted, rtol=4e-7, atol=0)
 
 
-def test_a_run_learns_as_well_and_comes_back_exactly(tmp_path):
+@pytest.mark.parametrize("kept", ["float32", "shared"])
+def test_a_run_learns_as_well_and_comes_back_exactly(kept):
     engine = SBNN(SpikeSlab(), lr=1e-2, init_std=0.02, local=False)
-    runs = [fit(problem_of(), engine, steps=30, batch_size=20, seed=3,
-                schedule=Schedule(compile=mode)) for mode in ("auto", "on", "on")]  # fmt: skip
+    schedules = [Schedule(compile=mode, moments=kept) for mode in ("auto", "on", "on")]
+    runs = [fit(problem_of(), engine, steps=30, batch_size=20, seed=3, schedule=schedule)
+            for schedule in schedules]  # fmt: skip
     losses = [run.history[-1]["log_lik"] for run in runs]
     assert not runs[0].problem.execution.native
     assert runs[1].problem.execution.native
