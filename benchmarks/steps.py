@@ -143,10 +143,10 @@ def entries(net: str) -> dict[str, Entry]:
         "SBNN": Entry(SBNN(), cpu=target),
         "SBNN paired": Entry(SBNN(paired=True), cpu=1.6, cuda=1.0),
         "SBNN local": Entry(SBNN(local=True), cpu=1.6),
-        "BMR": Entry(BMR(), "MAP", 1.3, 1.5),
-        "BMR paired": Entry(BMR(paired=True), "MAP"),
-        "BMR local": Entry(BMR(local=True), "MAP"),
-        "HorseshoeVI": Entry(HorseshoeVI(), "MAP", 1.5, 2.1),
+        "BMR": Entry(BMR(), cpu=1.3, cuda=1.5),
+        "BMR paired": Entry(BMR(paired=True)),
+        "BMR local": Entry(BMR(local=True)),
+        "HorseshoeVI": Entry(HorseshoeVI(), cpu=1.5, cuda=2.1),
     }
 
 

@@ -10,19 +10,13 @@ than a digit of bfloat16, so that rounding to the nearest would never move it: r
 up or down at random, by chances that make them right on average. The random bits are a function of
 place, step and value, so that runs repeat themselves.
 
-The second moment of log s of a posterior N(m, s²) need not be kept (`shared`). With noise on
-weights the data's gradient of log s is g s ε, with g that of m and E[ε²] = 1; the prior's is a - b,
-both known. So s² times the second moment of m, plus a² + b², stands in for that of log s. With
-(a - b)² instead, which is 0 at the prior's optimum, steps there would have no bound. With noise on
-activations the data's gradient of log s is smaller than g s, and log s moves more slowly.
-
 Reference: Kingma and Ba (2015), algorithm 1; Zhuang et al. (2020), algorithm 2, with ε = 1e-16 in
 both places.
 """
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +25,7 @@ from bayesieve.core import native
 from bayesieve.core.noise import mix
 
 if TYPE_CHECKING:
-    from bayesieve.core.workspace import Draw, KeptMoments
+    from bayesieve.core.workspace import Draw
 
 BETA_1, BETA_2 = 0.9, 0.999
 ADAM_EPS, ADABELIEF_EPS = 1e-8, 1e-16
@@ -58,14 +52,6 @@ class Moments:
         """Views of some columns."""
         second = None if self.second is None else self.second[:, columns]
         return Moments(self.first[:, columns], second)
-
-
-def keeps_moments(state: Any, kind: "KeptMoments") -> bool:
-    """Whether the moments in a state, a dataclass, are of this kind; "float32" is always true."""
-    kept = [value for value in vars(state).values() if isinstance(value, Moments)]
-    if kind == "shared":
-        return any(moments.second is None for moments in kept)
-    return kind == "float32" or any(moments.first.dtype == torch.bfloat16 for moments in kept)
 
 
 class Pace(NamedTuple):
@@ -129,15 +115,6 @@ def adam_(
         assert moments.second is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
-
-
-def adam_along_(
-    parameter: Tensor, grad: Tensor, first: Tensor, root: Tensor, pace: Pace, trained: Tensor | None
-) -> None:
-    """One Adam step in place where `trained`, with √ŝ known: only m is kept."""
-    first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
-    step = pace.length * first / (root + ADAM_EPS)
-    parameter.sub_(step if trained is None else step * trained)
 
 
 def adam_natively_(

@@ -10,6 +10,12 @@ from w = mean + std ε: ∂/∂mean = g and ∂/∂log_std = g ε std = g (w - m
 draw. The draw itself is all a step keeps of its noise. With noise on activations there are
 gradients for means and variances instead: ∂/∂log_std = 2 std² ∂/∂std².
 
+The second moment of log_std need not be kept (`moments="shared"`). With noise on weights the data's
+gradient of log_std is g ε std with E[ε²] = 1, and the prior's is a - b, a = std² κ and b = 1. So
+std² times the second moment of the mean, plus a² + b², stands in for that of log_std. With (a - b)²
+instead, which is 0 at the prior's optimum, steps there would have no bound. With noise on
+activations the data's gradient of log_std is smaller than g std, and log_std moves more slowly.
+
 A step is three calls: `draw_weights`, `Problem.gradient_`, `adam_step_`.
 """
 
@@ -26,10 +32,11 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Draw
 from bayesieve.engines.optimisers import (
+    ADAM_EPS,
+    BETA_1,
     Moments,
     Pace,
     adam_,
-    adam_along_,
     bias_corrections,
     pace_of,
 )
@@ -150,9 +157,18 @@ def move_(
         of_data = log_std.exp() * pace.second_factor
         of_prior = kl.square() * ((pull_log_std + 1).square() + 1)
         square = of_data.square() * mean_moments.second[:, :n] + of_prior
-        adam_along_(log_std, grad_log_std, moments.first, square.sqrt(), pace, moving)
+        _adam_along_(log_std, grad_log_std, moments.first, square.sqrt(), pace, moving)
     else:
         adam_(log_std, grad_log_std, moments, pace, moving)
+
+
+def _adam_along_(
+    parameter: Tensor, grad: Tensor, first: Tensor, root: Tensor, pace: Pace, trained: Tensor | None
+) -> None:
+    """One Adam step in place where `trained`, with √ŝ known: only m is kept."""
+    first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
+    step = pace.length * first / (root + ADAM_EPS)
+    parameter.sub_(step if trained is None else step * trained)
 
 
 def _move_natively_(state: MeanField, drawn: Draw, n_data: int) -> None:

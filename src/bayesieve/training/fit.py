@@ -18,8 +18,9 @@ from bayesieve.core.inputs import tensors_of
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
+from bayesieve.core.workspace import KeptMoments
 from bayesieve.engines import Engine, recipes
-from bayesieve.engines.optimisers import keeps_moments
+from bayesieve.engines.optimisers import Moments
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
 from bayesieve.training.checkpoint import OTHER_DATA, check_resumable, has_checkpoint
@@ -265,7 +266,7 @@ def fit(
             )
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
-        if not keeps_moments(state, schedule.moments):
+        if not _keeps_moments(state, schedule.moments):
             takers = "FlatVI and SBNN" if schedule.moments == "shared" else "MAP, FlatVI and SBNN"
             raise ValueError(
                 f'fit: moments="{schedule.moments}" of Schedule is for Adam of {takers}, not '
@@ -396,3 +397,11 @@ def check_run(
             "Problem(..., roles=Roles(prune=...)).",
             stacklevel=3,
         )
+
+
+def _keeps_moments(state: Any, kind: KeptMoments) -> bool:
+    """Whether the moments in a state, a dataclass, are of this kind; "float32" is always true."""
+    kept = [value for value in vars(state).values() if isinstance(value, Moments)]
+    if kind == "shared":
+        return any(moments.second is None for moments in kept)
+    return kind == "float32" or any(moments.first.dtype == torch.bfloat16 for moments in kept)

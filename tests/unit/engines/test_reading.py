@@ -17,7 +17,7 @@ FLOOR = (*(f"core.{name}" for name in CORE), "core.likelihoods", "checks", "erro
 
 # engine: file, files and lines at most
 LIMITS = {
-    "MAP": ("map", 2, 300),
+    "MAP": ("map", 2, 340),
     "SBNN": ("sbnn", 3, 600),
     "SGHMC": ("sgmcmc", 3, 700),
     "BMR": ("bmr", 4, 900),
