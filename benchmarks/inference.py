@@ -1,15 +1,16 @@
 """How fast a sieved network answers: our runtime against dense onnxruntime and torch.
 
-One thread of an AMD EPYC (Zen 4, AVX512), torch 2.13.0, onnxruntime 1.31.1, Python 3.11, masks
-trained on MNIST, 31 rounds, 2026-11-15 (the last three rows 15 rounds, 2026-11-16, on a busy
-machine); times faster than dense onnxruntime:
+One thread of an AMD EPYC (AVX2), torch 2.13.0, onnxruntime 1.31.1, Python 3.11, masks trained on
+MNIST, 31 rounds, 2026-11-18; times faster than dense onnxruntime:
 
-    LeNet-300-100, 98.5 % zeros           our runtime           batch 1   4.6    batch 64  21
-    784-1200-1200-10, 98 % zeros          our runtime           batch 1   8.6    batch 64  30
-      the same on noise without zeros     our runtime           batch 1   5.3    batch 64  30
-    LeNet-5-Caffe, 8-16-50 units          onnxruntime, compact  batch 1   5.6    batch 64   8.0
-    ResNet-20, 90 % zeros                 our runtime           batch 1   3.3    batch 64   3.1
-    ResNet-20, 95 % zeros                 our runtime           batch 1   4.9    batch 64   4.7
+    LeNet-300-100, 98.5 % zeros           our runtime           batch 1   5.8    batch 64  14
+    784-1200-1200-10, 98 % zeros          our runtime           batch 1  16      batch 64  28
+      the same, 8-bit weights             our runtime           batch 1  18      batch 64  44
+      the same on noise without zeros     our runtime           batch 1  11      batch 64  27
+    LeNet-5-Caffe, 99.5 % zeros           our runtime           batch 1   5.2    batch 64   5.6
+    LeNet-5-Caffe, 8-16-50 units          onnxruntime, compact  batch 1   3.2    batch 64   6.1
+    ResNet-20, 90 % zeros                 our runtime           batch 1   3.1    batch 64   3.3
+    ResNet-20, 95 % zeros                 our runtime           batch 1   5.0    batch 64   4.7
 
 Every row is in results/inference.json.
 
@@ -30,7 +31,7 @@ NumPy arrays or torch tensors, whichever they prefer. "int8" is `as_runtime(...,
 calibrated on 500 training images: it runs in 8-bit weights where that is faster, and its printed
 plan says how many weights have them (those of Linear layers).
 
-    OMP_NUM_THREADS=1 python -m benchmarks.inference                # about 4 minutes, 2 to train
+    OMP_NUM_THREADS=1 python -m benchmarks.inference                # 14 minutes, most to train
     OMP_NUM_THREADS=1 python -m benchmarks.inference --epochs 1     # quick
 """
 

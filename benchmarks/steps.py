@@ -1,27 +1,26 @@
 """What Bayes costs: our training step and predictive as multiples of plain PyTorch.
 
-Batch 128, one thread of an AMD EPYC (Zen 4, AVX512), torch 2.13.0, Python 3.11, 11 rounds of 10
-steps, 2026-11-17, results/steps-cpu.json; steps of variational engines in C, as multiples of the
-plain step:
+Batch 128, one thread of an AMD EPYC (AVX2), torch 2.13.0, Python 3.11, 15 rounds of 10 steps,
+2026-11-18, results/steps-cpu.json; steps in C, as multiples of the plain step:
 
-    MLP 784-400-400-10   5.1 ms   FlatVI 1.27   SBNN 1.33, paired 1.53, local 2.13
-    LeNet-5             13.9 ms   FlatVI 1.05   SBNN 1.03, paired 1.17, local 1.88
+    MLP 784-400-400-10    8.1 ms   MAP .81   FlatVI .99   SBNN 1.01, paired 1.36, local 1.67
+                                   BMR 1.10   horseshoe 1.33
+    LeNet-5              27.7 ms   MAP .95   FlatVI .93   SBNN .98, paired 1.15, local 1.79
+                                   BMR .96   horseshoe 1.04
 
-Other libraries: IVON 2.16 and 1.12, torchbnn 2.76 and 1.24, bayesian-torch 3.42 and 1.32,
-posteriors 4.22 and 1.62. BMR takes 1.49 and 1.04 times our MAP. 100 draws on 128 inputs take 1.48
-and 1.15 times 100 forwards. Ratios of single runs vary by about 0.05 to 0.1. Without C, in
-results/steps-cpu-engines.json (2026-11-15), the horseshoe takes 1.14 and 1.08 times BMR.
+Other libraries: IVON 1.87 and 1.05, torchbnn 2.57 and 1.18, bayesian-torch 3.15 and 1.25,
+posteriors 4.24 and 1.63. 100 draws on 128 inputs take 1.12 and .96 times 100 forwards. Ratios of
+single runs vary by about 0.05 to 0.1.
 
 Baseline of the steps: the same network trained by plain PyTorch, eager, with AdamW at its default
-settings (zero_grad, forward, backward, step); for the samplers SGD with momentum. BMR and the
-horseshoe are held against our own MAP step, as the column says; renewing masks between
-steps is not part of a step. Baseline of the predictive: as many forward passes
+settings (zero_grad, forward, backward, step); for the samplers SGD with momentum. Renewing masks
+between steps is not part of a step. Baseline of the predictive: as many forward passes
 of the plain network as there are draws. Time is CPU time of the process, so that a busy machine
 does not inflate it. All cases of a table are built first, then run in interleaved rounds; `ms` is
 the median over rounds, `ratio` the median over rounds of (time / baseline time of the SAME round).
 On a GPU both sides replay a CUDA graph and the clock is the device's.
 
-    python benchmarks/steps.py                                  # about 3 minutes on a CPU
+    python benchmarks/steps.py                                  # about 6 minutes on a CPU
     python benchmarks/steps.py --peers                          # also the libraries that import
     python benchmarks/steps.py --device cuda
 """
