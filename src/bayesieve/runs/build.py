@@ -48,7 +48,7 @@ from bayesieve.runs.config import (
     flag_of,
 )
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
-from bayesieve.training.fit import check_run
+from bayesieve.training.fit import check_moments, check_run
 from bayesieve.training.options import Pruning, Validation
 from bayesieve.training.schedule import Schedule
 
@@ -434,9 +434,11 @@ def check_plan(plan: Plan) -> None:
             raise UsageError(f"{flag} has {len(value)} numbers; --n-models is {training.n_models}.")
     if training.distill is not None and not plan.problem.likelihood.soft_targets:
         raise UsageError("--distill needs a categorical likelihood.")
+    plan.problem.execution.moments = plan.schedule.moments
     state: Any = plan.engine.init(  # an engine that cannot take the network says so here
         plan.problem, torch.Generator().manual_seed(0), training.n_models or 1
     )
+    check_moments(plan.engine, state, plan.schedule.moments)
     if plan.pruning is not None:
         plan.pruning.check(plan.engine.posterior(plan.problem, state, 0))
 

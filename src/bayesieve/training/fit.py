@@ -266,12 +266,7 @@ def fit(
             )
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
-        if not _keeps_moments(state, schedule.moments):
-            takers = "FlatVI and SBNN" if schedule.moments == "shared" else "MAP, FlatVI and SBNN"
-            raise ValueError(
-                f'fit: moments="{schedule.moments}" of Schedule is for Adam of {takers}, not '
-                f"{type(engine).__name__}."
-            )
+        check_moments(engine, state, schedule.moments)
         population = Population(problem, engine, state, n_models)
         loop = Loop(population, size, schedule, pruning, validation, folder, seed, ranks)
         try:
@@ -399,9 +394,16 @@ def check_run(
         )
 
 
-def _keeps_moments(state: Any, kind: KeptMoments) -> bool:
-    """Whether the moments in a state, a dataclass, are of this kind; "float32" is always true."""
+def check_moments(engine: Engine[Any], state: Any, kind: KeptMoments) -> None:
+    """Raise where the state of an engine, a dataclass, has no moments of this kind."""
     kept = [value for value in vars(state).values() if isinstance(value, Moments)]
     if kind == "shared":
-        return any(moments.second is None for moments in kept)
-    return kind == "float32" or any(moments.first.dtype == torch.bfloat16 for moments in kept)
+        found, takers = any(one.second is None for one in kept), "FlatVI and SBNN"
+    else:
+        found = any(one.first.dtype == torch.bfloat16 for one in kept)
+        takers = "MAP, FlatVI and SBNN"
+    if kind != "float32" and not found:
+        raise ValueError(
+            f'fit: moments="{kind}" of Schedule is for Adam of {takers}, not '
+            f"{type(engine).__name__}."
+        )
