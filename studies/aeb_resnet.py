@@ -212,15 +212,15 @@ def run_setting(
     return row, posterior
 
 
-def read_dense(
+def read_draws(
     path: Path, data: DataSet, common: dict[str, Any], device: str
 ) -> tuple[Row, Samples]:
-    """The row and the draws of a dense network that another run has left."""
+    """The row and the draws that another run has left."""
     extra = read_header(path)["extra"]
     if extra["common"] != common:
         raise ValueError(
             f"aeb_resnet: {path} was trained and scored on {extra['common']}, this run is on "
-            f"{common}. Give another file to --dense."
+            f"{common}. Give another file."
         )
     posterior = load_posterior(path, posed(data, "float32", 0))
     assert isinstance(posterior, Samples)
@@ -231,7 +231,7 @@ def pool(folder: Path, data: DataSet, common: dict[str, Any], device: str) -> li
     """One row for every setting in a folder of `--keep`, over the seeds that are there."""
     chains: dict[str, list[tuple[Row, Samples]]] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        row, draws = read_dense(path, data, common, device)
+        row, draws = read_draws(path, data, common, device)
         chains.setdefault(row["name"], []).append((row, draws))
     if not chains:
         raise ValueError(f"aeb_resnet: there are no draws in {folder}. Make some with --keep.")
@@ -318,7 +318,7 @@ def main(arguments: list[str] | None = None) -> int:
     def measure(setting: Setting, start: Samples | None) -> tuple[Row, Samples]:
         is_stored = start is None and options.dense is not None
         if is_stored and options.dense.exists():
-            return read_dense(options.dense, data, common, options.device)
+            return read_draws(options.dense, data, common, options.device)
         row, draws = run_setting(setting, data, start, options.seed, options.device)
         extra = {"row": row, "common": common}
         if is_stored:

@@ -212,7 +212,7 @@ def test_a_stored_dense_network_is_begun_from(pictures, tmp_path, monkeypatch):
     aeb_resnet.main(["--draw", str(out), "--figures", str(tmp_path)])
     assert figure.stat().st_size > 10_000
     with pytest.raises(ValueError, match="was trained and scored on"):
-        aeb_resnet.read_dense(dense, few_images((3, 32, 32)), {"n_train": 25}, "cpu")
+        aeb_resnet.read_draws(dense, few_images((3, 32, 32)), {"n_train": 25}, "cpu")
 
 
 def test_the_sparse_layers_are_the_papers():

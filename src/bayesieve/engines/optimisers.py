@@ -45,8 +45,8 @@ class Moments:
         """Averages at 0, of the parameter's dtype unless given; `shared` has no second."""
         if dtype is not None and parameter.dtype != torch.float32:
             raise ValueError(f"moments in bfloat16 are for float32, not {parameter.dtype}.")
-        first, second = (torch.zeros_like(parameter, dtype=dtype) for _ in range(2))
-        return cls(first, None if shared else second)
+        first = torch.zeros_like(parameter, dtype=dtype)
+        return cls(first, None if shared else torch.zeros_like(first))
 
     def part(self, columns: slice) -> "Moments":
         """Views of some columns."""

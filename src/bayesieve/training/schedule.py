@@ -48,7 +48,7 @@ class Schedule:
             or "off"; "network" compiles the network of a single model too.
         moments: running averages of Adam: "bf16" takes half the memory, rounded at random;
             "shared" keeps three of four for FlatVI and SBNN: log stds use the second moments of the
-            means (engines/optimisers.py). In short runs with noise on activations it is worse.
+            means (engines/variational.py). In short runs with noise on activations it is worse.
 
     Example:
         >>> Schedule(lr="cosine").lr_scale(0.5)
