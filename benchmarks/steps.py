@@ -141,7 +141,7 @@ def entries(net: str) -> dict[str, Entry]:
         "FlatVI": Entry(FlatVI(), cpu=target),
         "SBNN": Entry(SBNN(), cpu=target),
         "SBNN paired": Entry(SBNN(paired=True), cpu=1.6, cuda=1.0),
-        "SBNN local": Entry(SBNN(local=True), cpu=1.6),
+        "SBNN local": Entry(SBNN(local=True), cpu=1.6, cuda=1.0),
         "BMR": Entry(BMR(), cpu=1.3, cuda=1.5),
         "BMR paired": Entry(BMR(paired=True)),
         "BMR local": Entry(BMR(local=True)),

@@ -1,4 +1,4 @@
-"""Noise of a draw: on the weights as a function of a counter, or on the activations of a layer.
+"""Noise of a draw, as a function of a counter (noise on activations is in core/local.py).
 
 **On weights.** On a CPU the generator behind `Tensor.normal_` makes one number at a time, and
 drawing as many normals as a network has weights costs a third of a training step. Here the i-th
@@ -18,28 +18,16 @@ numbers made from them differ. |normal| is at most √(62 log 2) = 6.6.
 **On weights, in pairs.** One half of a batch sees m + s ε, the other m - s ε. In first order the
 noise adds opposite terms to their gradients of m, and these cancel up to the noise of the examples.
 Two half batches cost about as much as one whole.
-
-**On activations**, local reparameterisation (Kingma et al., 2015). For a layer that is linear in
-independent Gaussian weights, the pre-activation is Gaussian with mean layer(x; m) and variance
-layer(x²; s²). Drawing it directly gives lower-variance gradients. For Linear this is exact per
-example; for Conv the noise is independent at each position, a different estimator with the same
-marginal means and variances.
 """
 
-import copy
 import math
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Generator, Tensor, nn
-from torch.nn import functional as F
+from torch import Generator, Tensor
 
 from bayesieve.core import native
-from bayesieve.core.layout import Role
-from bayesieve.core.network import Network
-from bayesieve.errors import UnsupportedModelError
 
 if TYPE_CHECKING:
     from bayesieve.core.problem import Problem
@@ -47,8 +35,6 @@ if TYPE_CHECKING:
 
 N_KEYS = 3
 _MANY = 1 << 15  # weights
-_LOCAL_TENSORS = ("weight", "bias", "weight_var", "bias_var")
-LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def generator_on(device: torch.device) -> Generator:
@@ -303,239 +289,3 @@ def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None
     if keep is not None:
         drawn.weights.mul_(keep)
         drawn.variances.mul_(keep)
-
-
-def _perturb_into(
-    output: Tensor, slope: Tensor, mean: Tensor, var: Tensor, generator: Generator
-) -> None:
-    """Write mean + sqrt(var) · ε, ε of `counter_normals`, and its slope in var, in C.
-
-    The output may be `mean` itself, and the slope `var`.
-    """
-    library = native.steps()
-    assert library is not None
-    tensors = (mean, var, fresh_keys(generator), output, slope)
-    library.bayesieve_perturb(mean.numel(), *map(native.address, tensors))
-
-
-def _perturb_back(grad: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient for var from that of the output, (n, m), and sums over n, (m,), of both, in C.
-
-    Sums are first that of the output's gradient, then that of the gradient for var.
-    """
-    library, (n, m) = native.steps(), grad.shape
-    assert library is not None
-    for_var, of_grad, of_var = torch.empty_like(grad), grad.new_empty(m), grad.new_empty(m)
-    tensors = (grad, slope, for_var, of_grad, of_var)
-    library.bayesieve_perturb_back(n, m, *map(native.address, tensors))
-    return for_var, of_grad, of_var
-
-
-class _Perturb(torch.autograd.Function):
-    """mean + sqrt(var) · ε with an explicit generator; the gradient at var = 0 is taken as 0."""
-
-    @staticmethod
-    def forward(
-        mean: Tensor, var: Tensor, generator: Generator, in_c: bool
-    ) -> tuple[Tensor, Tensor]:
-        if in_c:
-            drawn, slope = torch.empty_like(mean), torch.empty_like(mean)
-            _perturb_into(drawn, slope, mean, var, generator)
-            return drawn, slope
-        noise = torch.empty_like(mean).normal_(generator=generator)
-        std = var.clamp_min(0).sqrt_()
-        output = torch.addcmul(mean, std, noise)
-        # In place, since these tensors are as large as all activations: ε / 2s, and 0 where s = 0.
-        slope = noise.div_(std.add_(std)).nan_to_num_(0.0, 0.0, 0.0)
-        return output, slope
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(output[1])
-        ctx.mark_non_differentiable(output[1])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        (slope,) = ctx.saved_tensors
-        return grad, grad * slope, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        mean: Tensor,
-        var: Tensor,
-        generator: Generator,
-        in_c: bool,
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        k = info.batch_size
-        mean = mean.expand(k, *mean.shape) if in_dims[0] is None else mean.movedim(in_dims[0], 0)
-        var = var.expand(k, *var.shape) if in_dims[1] is None else var.movedim(in_dims[1], 0)
-        return _Perturb.apply(mean, var, generator, in_c), (0, 0)
-
-
-def perturbed(mean: Tensor, var: Tensor, generator: Generator, *, in_c: bool = False) -> Tensor:
-    """A draw from N(mean, var), both of one shape, with the gradients of mean + sqrt(var) · ε.
-
-    In C, for float32 on a CPU, ε is that of `counter_normals`.
-    """
-    output: Tensor = _Perturb.apply(mean, var, generator, in_c)[0]
-    return output
-
-
-class _LocalLinear(torch.autograd.Function):
-    """A draw of x Wᵀ + b with x (n, in) and normal W and b, one step of autograd for all of it.
-
-    The products of variances are in a dtype of fewer digits where that is faster. Gradients for
-    tensors as large as the weights are one product each, and no other tensor is as large.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor,
-        bias_var: Tensor | None, generator: Generator, dtype: torch.dtype,
-    ) -> Tensor:  # fmt: skip
-        square, mean = x * x, F.linear(x, weight, bias)
-        if dtype == x.dtype:
-            var = F.linear(square, weight_var, bias_var)
-        else:
-            square, weight_var = square.to(dtype), weight_var.to(dtype)
-            var = F.linear(square, weight_var).to(x.dtype)
-            var = var if bias_var is None else var.add_(bias_var)
-        _perturb_into(mean, var, mean, var, generator)
-        ctx.save_for_backward(x, square, weight, weight_var, var)
-        ctx.biased = bias is not None
-        return mean
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, square, weight, weight_var, slope = ctx.saved_tensors
-        grad, for_x, shorter = grad.contiguous(), None, weight_var.dtype != x.dtype
-        for_var, for_bias, for_bias_var = _perturb_back(grad, slope)
-        if shorter:
-            for_var = for_var.to(weight_var.dtype)
-        if ctx.needs_input_grad[0]:
-            twice = for_var @ weight_var
-            twice = (twice.to(x.dtype) if shorter else twice).mul_(x)
-            for_x = twice.addmm_(grad, weight, beta=2)
-        for_weight, for_weight_var = grad.t() @ x, for_var.t() @ square
-        if shorter:
-            for_weight_var = for_weight_var.to(x.dtype)
-        if not ctx.biased:
-            return for_x, for_weight, None, for_weight_var, None, None, None
-        return for_x, for_weight, for_bias, for_weight_var, for_bias_var, None, None
-
-
-def local_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor, bias_var: Tensor | None,
-    generator: Generator, dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
-    """Draw the outputs of a Linear layer at x, (..., in) -> (..., out), in float32 on a CPU.
-
-    Args:
-        x: inputs.
-        weight: means of the weights, (out, in).
-        bias: means of the biases, (out,).
-        weight_var: variances of the weights, (out, in).
-        bias_var: variances of the biases, (out,).
-        generator: of the keys of `counter_normals`.
-        dtype: of the products of variances (`native.product_dtype`).
-    """
-    rows = x if x.dim() == 2 else x.flatten(0, -2)
-    tensors = (rows, weight, bias, weight_var, bias_var)
-    output: Tensor = _LocalLinear.apply(*tensors, generator, dtype)
-    return output if x.dim() == 2 else output.view(*x.shape[:-1], len(weight))
-
-
-class LocalLayer(nn.Module):
-    """A Linear or Conv layer with a mean and a variance per weight."""
-
-    def __init__(
-        self, layer: nn.Module, source: Callable[[], Generator], *, in_c: bool = False
-    ) -> None:
-        super().__init__()
-        self.in_c = in_c
-        self._is_one_node = in_c and type(layer) is nn.Linear
-        self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
-        self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
-        self.weight_var = _meta_like(self.weight)
-        self.bias_var = None if self.bias is None else _meta_like(self.bias)
-        self.source = source
-        self._layer = [layer]  # in a list: not a submodule, only its forward settings are used
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Draw the output at x."""
-        if torch._C._current_graph_task_id() >= 0:  # inside a backward pass
-            raise UnsupportedModelError(
-                "noise on activations (local=True) cannot be drawn again by activation "
-                "checkpointing: the way back would see other noise. Use local=False."
-            )
-        if self._is_one_node:
-            weight, bias, weight_var, bias_var = map(self._parameters.get, _LOCAL_TENSORS)
-            assert weight is not None
-            assert weight_var is not None
-            tensors = (weight, bias, weight_var, bias_var)
-            return local_linear(x, *tensors, self.source(), native.product_dtype())
-        mean = self._linear(x, self.weight, self.bias)
-        # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.
-        var = self._linear(x * x, self.weight_var, self.bias_var)
-        plain = self.in_c and mean.is_contiguous() and var.is_contiguous()
-        return perturbed(mean, var, self.source(), in_c=plain)
-
-    def __getattr__(self, name: str) -> Any:
-        """Take other settings from the original: a forward may read its stride or padding."""
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "_layer":  # while a copy is made
-                raise
-            return getattr(self._layer[0], name)
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:  # a forward may ask which layer it has
-        held = vars(self).get("_layer")
-        return LocalLayer if held is None else type(held[0])
-
-    @property
-    def is_linear(self) -> bool:
-        """Whether the layer is a plain matrix."""
-        return type(self._layer[0]) is nn.Linear
-
-    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        layer = self._layer[0]
-        if isinstance(layer, nn.Linear):
-            return F.linear(x, weight, bias)
-        return layer._conv_forward(x, weight, bias)  # type: ignore[operator]
-
-
-def _meta_like(parameter: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().to("meta"))  # empty_like would load SymPy for it
-
-
-def localise(
-    network: Network, source: Callable[[], Generator], *, in_c: bool = False
-) -> tuple[nn.Module, dict[str, str]]:
-    """Swap Linear and Conv layers of a copy of the skeleton for local ones.
-
-    Only plain layers whose parameters are Bayesian, trainable and not shared are swapped; other
-    Bayesian tensors keep being drawn in weight space.
-
-    Returns:
-        The module, and for each new variance the name of the weight it belongs to.
-    """
-    roles = dict(zip(network.layout.names, network.layout.roles, strict=True))
-    skeleton = copy.deepcopy(network.skeleton)
-    owners: dict[nn.Parameter, int] = {}
-    for _, module in skeleton.named_modules(remove_duplicate=False):
-        for parameter in module.parameters(recurse=False):
-            owners[parameter] = owners.get(parameter, 0) + 1
-    names: dict[str, str] = {}
-    for path, layer in list(skeleton.named_modules()):
-        if type(layer) not in LOCAL_TYPES or not path:
-            continue
-        tensors = [(f"{path}.{leaf}", p) for leaf, p in layer.named_parameters(recurse=False)]
-        if all(roles.get(name, Role.POINT) < Role.POINT and owners[p] == 1 for name, p in tensors):
-            parent, _, leaf = path.rpartition(".")
-            setattr(skeleton.get_submodule(parent), leaf, LocalLayer(layer, source, in_c=in_c))
-            names |= {f"{name}_var": name for name, _ in tensors}
-    return skeleton, names

@@ -29,8 +29,9 @@ from bayesieve.core.batch import Batch, weighted_sum
 from bayesieve.core.graph import is_hooked, sequential_layers
 from bayesieve.core.inputs import Input, arguments, one_input, one_tensor
 from bayesieve.core.layout import Patterns, is_named
+from bayesieve.core.local import EAGER, IN_C, LocalLayer, Passes, localise, passes_of, perturbed
 from bayesieve.core.network import Network, call_with, parameters_and_numbers, tied_names
-from bayesieve.core.noise import LocalLayer, generator_on, localise, perturbed
+from bayesieve.core.noise import generator_on
 from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 
 Precision = Literal["float32", "bf16"]
@@ -103,16 +104,19 @@ class Execution:
     sharing: Sharing | None = None
     _kernels: dict[Any, Callable[..., Any]] = field(default_factory=dict, init=False, repr=False)
 
-    def kernel(self, function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
+    def kernel(
+        self, function: Callable[..., Any], *, small: bool = False, any_shape: bool = False
+    ) -> Callable[..., Any]:
         """The elementwise function, compiled when `compiled` is set.
 
         One of few numbers (`small`) is not, where the step is in C: compiling it would take the
-        seconds that C saves, and a call costs no less.
+        seconds that C saves, and a call costs no less. One of tensors of several shapes
+        (`any_shape`) is compiled once for all of them.
         """
         if not self.compiled or (small and self.native):
             return function
         if function not in self._kernels:
-            self._kernels[function] = torch.compile(function, dynamic=False)
+            self._kernels[function] = torch.compile(function, dynamic=any_shape)
         return self._kernels[function]
 
     def parts(self, w: Tensor, n: int) -> list[slice]:
@@ -303,8 +307,11 @@ class Workspace:
         self._noise_source = generator_on(network.device)
         leaves, skeleton = self._views(self.weights), network.skeleton
         if self.variances is not None:
-            in_c = execution.native and n_models == 1 and self.precision == "float32"
-            skeleton, self._owner_of = localise(network, lambda: self._noise_source, in_c=in_c)
+            passes = self._passes() if n_models == 1 else EAGER
+            whole = passes is not EAGER and self.precision == "float32"
+            skeleton, self._owner_of = localise(
+                network, lambda: self._noise_source, passes, one_node=whole
+            )
             variances = self._views(self.variances)
             leaves |= {name: variances[owner] for name, owner in self._owner_of.items()}
         leaves = {name: nn.Parameter(view) for name, view in leaves.items()}
@@ -319,6 +326,15 @@ class Workspace:
         scalar = all(value.dim() == 1 for value in self._numbers.values())  # one number per model
         plain = n_models > 1 and scalar and self.precision == "float32"
         self._layers = plain_layers(skeleton) if plain else None
+
+    def _passes(self) -> Passes:
+        """How a single model with noise on activations goes over them."""
+        execution = self.execution
+        if execution.native and self.precision == "float32":
+            return IN_C
+        if self.network.device.type == "cuda" and not execution.network_compiled:
+            return passes_of(partial(execution.kernel, any_shape=True))
+        return EAGER
 
     @cached_property
     def grads(self) -> Tensor:
@@ -524,7 +540,7 @@ def keep_freed_memory() -> None:
 def plain_layers(module: nn.Module) -> Layers | None:
     """Names and layers of a `Sequential` of Flatten, Linear and activations; None for others.
 
-    Linear layers may be those of `core.noise`, with noise on their outputs.
+    Linear layers may be those of `core.local`, with noise on their outputs.
 
     Example:
         >>> [name for name, _ in plain_layers(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))]

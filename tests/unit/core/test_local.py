@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.local import perturbed
 from bayesieve.core.network import Network
-from bayesieve.core.noise import perturbed
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import Workspace
 from problems import normal, seeded

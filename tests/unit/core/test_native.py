@@ -2,6 +2,7 @@
 
 import os
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Generator, nn
 from bayesieve.core import native
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.local import EAGER, IN_C, local_linear, perturbed
 from bayesieve.core.native import KernelUnavailableError
 from bayesieve.core.noise import (
     counter_normals,
@@ -18,8 +20,6 @@ from bayesieve.core.noise import (
     draw_weights_,
     fresh_keys,
     gaussian_draws,
-    local_linear,
-    perturbed,
     spread_,
 )
 from bayesieve.core.priors import (
@@ -210,7 +210,7 @@ def test_noise_on_activations_in_c_is_that_of_the_keys(n):
     var[0] = 0.0
     mean.requires_grad_(), var.requires_grad_()
     noise = counter_normals((1, n), fresh_keys(deepcopy(source)), torch.float32)[0]
-    made = perturbed(mean, var, source, in_c=True)
+    made = perturbed(mean, var, source, IN_C)
     grads = torch.autograd.grad(made.square().sum(), (mean, var))
     torch.testing.assert_close(made, mean + var.sqrt() * noise, rtol=1e-5, atol=1e-5)
     slope = torch.where(var > 0, noise / (2 * var.sqrt()), 0.0)
@@ -219,21 +219,27 @@ def test_noise_on_activations_in_c_is_that_of_the_keys(n):
 
 
 @pytest.mark.parametrize("biased", [True, False])
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize(
+    ("passes", "off"),
+    [
+        pytest.param(replace(IN_C, product_dtype=lambda: torch.float32), 1e-5, id="c"),
+        pytest.param(replace(IN_C, product_dtype=lambda: torch.bfloat16), 1e-2, id="c-bf16"),
+        pytest.param(EAGER, 1e-5, id="eager"),
+    ],
+)
 @pytest.mark.parametrize("shape", [(6, 5), (2, 3, 5)])
-def test_a_local_linear_layer_and_its_gradients(shape, dtype, off, biased):
+def test_a_local_linear_layer_and_its_gradients(shape, passes, off, biased):
     source = Generator().manual_seed(1)
     sizes = (shape, (4, 5), (4,), (4, 5), (4,))
     tensors = [torch.rand(size, generator=source) + 0.1 for size in sizes]
 
     def plain(x, weight, bias, weight_var, bias_var, source):
         mean = torch.nn.functional.linear(x, weight, bias)
-        return perturbed(
-            mean, torch.nn.functional.linear(x * x, weight_var, bias_var), source, in_c=True
-        )
+        var = torch.nn.functional.linear(x * x, weight_var, bias_var)
+        return perturbed(mean, var, source, passes)
 
     found = []
-    for function in (partial(local_linear, dtype=dtype), plain):
+    for function in (partial(local_linear, passes=passes), plain):
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]
         if not biased:
             leaves[2] = leaves[4] = None
