@@ -211,7 +211,8 @@ def trial(preset: str) -> Recipe:
     return replace(_TRIALS[pieces[1]], kl=kl, kl_after=kl_after, zeros=zeros)
 
 
-_SHARED = replace(_BASE, local=False, zeros=0.85)  # noise on every token would triple a step's cost
+# Noise on every token would triple a step's cost. The weight of the KL is the MLP's.
+_SHARED = replace(_BASE, local=False, zeros=0.85, kl_after=1.0)
 _DEFAULTS = {
     **{(data, net): _SHARED for data in DATA for net in ("mixer", "vit")},
     ("fashion-mnist", "lenet"): trial("moved90-.1-.3"),

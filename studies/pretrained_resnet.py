@@ -12,8 +12,9 @@ The weights are those of github.com/akamaster/pytorch_resnet_cifar10 (BSD-2), as
                 weights of each unit together, the rest of the unit following
     tuned       `--epochs` passes of `SBNN` from these weights, pruned by signal to noise meanwhile
     structured  half of the inner maps of every block of ResNet-56 go while it is tuned as above
-    sampled     the same maps go in the first of `--cycles` cosine cycles of an SGHMC chain of
-                `--epochs` passes; the draws at the ends of the later cycles are averaged
+    sampled     the same maps of ResNet-56, or weights of ResNet-20 by magnitude, go in the first of
+                `--cycles` cosine cycles of an SGHMC chain of `--epochs` passes; the draws at the
+                ends of the later cycles are averaged
 
 Zeros are counted over all parameters. BatchNorm is kept as points; its statistics follow the data
 while training, and stay as they are in "once". The networks were trained on all 50,000 images, so
@@ -262,15 +263,19 @@ def inner_maps(problem: Problem, share: float) -> dict[str, int]:
 
 
 def sampled(setting: Setting, problem: Problem, seed: int) -> SparseModel:
-    """Draws of a chain that loses inner maps of its blocks in its first cycle."""
+    """Draws of a chain that loses weights, or inner maps of its blocks, in its first cycle."""
     n_data = problem.n_data
     n_steps = setting.epochs * math.ceil(n_data / setting.batch_size)
-    chain = images.chain_of(n_steps, setting.cycles, 0.5, cycles=setting.cycles)
+    chain = images.chain_of(n_steps, setting.cycles, 0.5, cycles=setting.cycles,
+                            first_cycle=min(1, setting.cycles - 1))  # fmt: skip
     engine = SGHMC(priors.Normal((_DECAY * n_data) ** -0.5), setting.lr / n_data, _TEMPERATURE,
                    chain=chain)  # fmt: skip
-    maps = inner_maps(problem, setting.zeros / 100)
-    pruning = GradualUnits(maps, start=0.02 / setting.cycles, end=setting.end / setting.cycles,
-                           score="magnitude")  # fmt: skip
+    share, start, end = setting.zeros / 100, 0.02 / setting.cycles, setting.end / setting.cycles
+    pruning: GradualPruning | GradualUnits
+    if setting.depth == 20:
+        pruning = GradualPruning(share, start=start, end=end, score="magnitude")
+    else:
+        pruning = GradualUnits(inner_maps(problem, share), start=start, end=end, score="magnitude")
     point = point_of(problem)
     if setting.distill:
         problem = soften(problem, [point], setting.distill, _TEACHER_TEMPERATURE)
@@ -318,8 +323,10 @@ def settings(options: argparse.Namespace) -> list[Setting]:
                           for depth in options.depths for zeros in options.zeros]  # fmt: skip
             if "structured" in options.parts and 56 in options.depths:
                 asked.append(Setting(56, "structured", 50.0, lr=lr, kl=kl, **train))
-        if "sampled" in options.parts and 56 in options.depths:
-            asked.append(Setting(56, "sampled", 50.0, lr=lr, cycles=options.cycles, **train))
+        if "sampled" in options.parts:
+            asked += [Setting(depth, "sampled", zeros, lr=lr, cycles=options.cycles, **train)
+                      for depth in options.depths
+                      for zeros in ((50.0,) if depth == 56 else options.zeros)]  # fmt: skip
     return asked
 
 

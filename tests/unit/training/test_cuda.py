@@ -82,6 +82,21 @@ def test_captured_steps_with_augmented_images_equal_plain_ones():
     torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("engine", [SBNN(local=True), BMR(local=True)], ids=repr)
+def test_compiled_noise_on_activations_is_that_of_plain_steps(engine):
+    """Noise of both comes from the generator, so that even single draws are equal."""
+    results = []
+    for compiled in (False, True):
+        problem = make_problem()
+        problem.execution.compiled = compiled
+        state = engine.init(problem, torch.Generator("cuda").manual_seed(5))
+        for i in (0, 20, 45):  # the last batch is a smaller one
+            engine.step(problem, state, Batch(problem.x[i : i + 20], problem.y[i : i + 20]))
+        results.append(engine.posterior(problem, state))
+    torch.testing.assert_close(results[0].mean, results[1].mean, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(results[0].std, results[1].std, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("compile", ["off", "on"])
 def test_fit_prunes_on_the_device_and_repeats_itself(compile):
     runs = [
