@@ -34,7 +34,7 @@ import math
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -468,7 +468,7 @@ def _posteriors(model: nn.Module, following: Callable[[], Batch]) -> Case:
 # ---------------------------------------------------------------------------------------- CUDA
 
 
-def cuda_rows(net: str, rounds: int) -> list[Row]:
+def cuda_rows(net: str, rounds: int, engines: Sequence[str] | None = None) -> list[Row]:
     """Replayed CUDA graphs: the plain step against ours, both picking examples by index."""
     device = torch.device("cuda")
     x, y = (part.to(device) for part in random_images(N_TRAIN))
@@ -476,17 +476,16 @@ def cuda_rows(net: str, rounds: int) -> list[Row]:
     cases = {kind: _graphed_plain_step(net, kind, x, y, index) for kind in baselines(net)}
     against, targets = dict.fromkeys(cases, next(iter(cases))), dict[str, float | None]()
     for name, entry in entries(net).items():
-        problem = Problem(NETS[net](), Categorical(), (x.cpu(), y.cpu())).to(device)
-        problem.execution.compiled = True
-        state = entry.engine.init(problem, Generator(device).manual_seed(0))
-        stepper = make_stepper(problem, entry.engine, state)
-        label, eager = f"{name}, compiled", f"{name}, eager, no graph"
-        cases[label] = partial(stepper, index)
-        cases[eager] = _eager_step(NETS[net](), entry.engine, x, y, index)
-        plain = entry.against in cases
-        against[label] = entry.against if plain else f"{entry.against}, compiled"
-        against[eager] = entry.against if plain else f"{entry.against}, eager, no graph"
-        targets[label] = entry.cuda
+        if engines is not None and name not in engines:
+            continue
+        for way in ("compiled", "eager"):
+            problem = Problem(NETS[net](), Categorical(), (x.cpu(), y.cpu())).to(device)
+            problem.execution.compiled = way == "compiled"
+            state = entry.engine.init(problem, Generator(device).manual_seed(0))
+            label = f"{name}, {way}"
+            cases[label] = partial(make_stepper(problem, entry.engine, state), index)
+            against[label] = entry.against if entry.against in cases else f"{entry.against}, {way}"
+        targets[f"{name}, compiled"] = entry.cuda
     cases = {name: warmed(case) for name, case in cases.items()}
     times = interleaved(cases, rounds, 20 * STEPS_PER_ROUND, _synchronised)
     return [
@@ -494,12 +493,6 @@ def cuda_rows(net: str, rounds: int) -> list[Row]:
             targets.get(name), against=against[name])
         for name in cases
     ]  # fmt: skip
-
-
-def _eager_step(model: nn.Module, engine: Engine[Any], x: Tensor, y: Tensor, index: Tensor) -> Case:
-    problem = Problem(model, Categorical(), (x.cpu(), y.cpu())).to(x.device)
-    state = engine.init(problem, Generator(x.device).manual_seed(0))
-    return lambda: engine.step(problem, state, Batch(x[index], y[index]))
 
 
 def _synchronised() -> float:
@@ -578,6 +571,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--nets", type=lambda text: text.split(","), default=list(SHORT),
                         help=f"comma list of {', '.join(SHORT)}; all unless given")  # fmt: skip
+    parser.add_argument("--engines", type=lambda text: text.split(","),
+                        help='on a GPU, comma list such as "SBNN,SBNN local"')  # fmt: skip
     parser.add_argument("--peers", action="store_true", help="also time other libraries' steps")
     parser.add_argument("--out", type=Path, help="JSON file to write the rows to")
     options = parser.parse_args()
@@ -587,7 +582,7 @@ def main() -> None:
     for net in (SHORT[name] for name in options.nets):
         if options.device == "cuda":
             with fast_kernels(torch.device("cuda")):
-                rows += cuda_rows(net, options.rounds)
+                rows += cuda_rows(net, options.rounds, options.engines)
         else:
             rows += step_rows(net, options.rounds, options.peers)
             if net != CNN:

@@ -74,7 +74,7 @@ def passes_of(kernel: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Pas
 
     def forth(mean: Tensor, var: Tensor, generator: Generator, in_place: bool) -> Pair:
         noise = torch.empty_like(mean).normal_(generator=generator)
-        return kernel(perturb)(mean, var, noise), noise
+        return kernel(perturb)(mean.detach(), var.detach(), noise), noise
 
     return Passes(forth, lambda grad, slope: kernel(perturb_back)(grad, slope))
 
