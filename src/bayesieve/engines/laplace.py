@@ -47,8 +47,9 @@ from bayesieve.errors import UnsupportedModelError
 
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
 _N_LABELS = 10  # sampled per example; the sum over as few outputs costs no more
-_BATCH = 64  # examples whose gradients are held at once, if they are as few numbers as these:
-_HELD = 2**22
+# Examples whose gradients are held at once, and numbers that these may be. A GPU has the memory,
+# and calls of few examples would be most of its time.
+_HELD = {"cpu": (64, 2**22), "cuda": (512, 2**28)}
 _LEAST_VARIANCE = 1e-16  # τ², so that 1/τ² is a number
 _N_DOUBLINGS, _N_STEPS = 60, 30  # of τ²; each is one pass over the weights, not over the data
 _MOST_INPUTS = 1024  # of a unit whose curvature is held together
@@ -74,7 +75,8 @@ def laplace(
             ten labels per example from the network's prediction (ten passes; one where outputs
             have ten positions or more); None is exact for up to ten outputs.
         batch_size: examples per pass; memory is batch_size times the size of the network. None
-            takes 64, and fewer where their gradients would be more than 2²² numbers.
+            takes 64, and fewer where their gradients would be more than 2²² numbers (on a GPU 512
+            and 2²⁸).
         seed: of the sampled labels.
 
     Example:
@@ -87,11 +89,22 @@ def laplace(
     """
     w, buffers, generator = _expansion(problem, posterior, labels, batch_size, seed)
     n = problem.layout.n_bayesian
-    size = batch_size or max(min(_BATCH, _HELD // max(n, 1)), 1)
+    size = batch_size or _held_at_once(problem.device, n)
     information = _information(problem, w, buffers, size, generator)
     fitted = prior or Normal(fitted_width(w[:n], information))
     std = information.add_(float(fitted.std) ** -2).rsqrt_().to(w.dtype)  # type: ignore[arg-type]
     return Factorised(problem.network, w, problem.layout.padded(std, 0.0), fitted, None, buffers)
+
+
+def _held_at_once(device: torch.device, n: int) -> int:
+    """How many examples' gradients for n weights are held at once.
+
+    Example:
+        >>> [_held_at_once(torch.device(name), 270_000) for name in ("cpu", "cuda")]
+        [15, 512]
+    """
+    examples, numbers = _HELD.get(device.type, _HELD["cpu"])
+    return max(min(examples, numbers // max(n, 1)), 1)
 
 
 def _expansion(
