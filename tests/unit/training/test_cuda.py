@@ -26,6 +26,9 @@ from bayesieve.training.stepper import make_stepper
 pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    # what torch 2.11 says of itself while it compiles
+    pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
 ENGINES = [
     MAP(), FlatVI(), SBNN(), SBNN(local=True), SBNN(optimizer="sgd", lr=0.01),
