@@ -18,12 +18,14 @@ from bayesieve.deliver.runtime.kernels import (
     Affine,
     CompiledLayers,
     KernelUnavailableError,
+    by_input,
+    by_pairs,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.sieve.compact import compact
 from problems import normal, seeded
 
-SIZES = (1, 2, 4, 5, 15, 16, 17, 63, 64, 65, 83, 130)  # around every border of the kernel
+SIZES = (1, 2, 4, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 83, 130)  # around every border
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +115,88 @@ def test_tiles_groups_and_fours_on_odd_sizes(shape, density):
             assert np.abs(compiled(x) - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
+def random_weight(n_out, n_in, density, seed=1):
+    generator = np.random.default_rng(seed)
+    dense = generator.standard_normal((n_out, n_in)) * (generator.random((n_out, n_in)) < density)
+    return dense.astype(np.float32)
+
+
+@pytest.mark.parametrize("tile", [16, 128])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (5, 300), (37, 129), (9, 600)])
+def test_weights_by_pairs_are_all_there(shape, density, tile, monkeypatch):
+    monkeypatch.setattr(kernels, "_TILED", 3)
+    n_out, n_in = shape
+    dense = random_weight(n_out, n_in, density)
+    dense[: n_out // 3] = 0  # outputs without a weight
+    made = by_pairs(csr_array(dense), tile)
+    built, bias, activated = np.zeros((n_out + 1, n_in)), np.zeros(n_out + 1), np.zeros(n_out + 1)
+    pair = k = 0
+    for feature, begins, ends, steps, n_pairs in made.runs.tolist():
+        for rows in made.output[pair : pair + n_pairs]:
+            bias[rows] += begins
+            assert not activated[rows].any() or n_out in rows
+            activated[rows] += ends
+            for j in range(4 * steps):
+                built[rows[j % 2], feature + made.column[k + j]] += made.value[k + j]
+            k += 4 * steps
+        pair += n_pairs
+    assert (pair, k) == (len(made.output), len(made.value))
+    assert built[:n_out] == pytest.approx(dense, rel=1e-6)
+    assert not built[n_out].any()
+    assert (bias[:n_out] == 1).all()
+    assert (activated[:n_out] == 1).all()
+
+
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 300), (37, 129), (9, 600)])
+@pytest.mark.parametrize("group", [1, 8])
+def test_weights_by_input_are_all_there(shape, density, group):
+    n_out, n_in = shape
+    dense = random_weight(n_out, n_in, density)
+    made = by_input(csr_array(dense), group)
+    built = np.zeros((n_out + 8, n_in), np.float32)
+    for column in range(n_in):
+        for k in range(made.start[column], made.start[column + 1]):
+            row, size = made.row[k] * made.group, made.group
+            built[row : row + size, column] = made.value[k * size : (k + 1) * size]
+    assert np.array_equal(built[:n_out], dense)
+    assert not built[n_out:].any()
+    assert made.group == 8 or (np.diff(made.start) % 4 == 0).all()
+
+
+@pytest.mark.parametrize("n_out", [1, 2, 3, 10])
+def test_outputs_with_very_different_numbers_of_weights(n_out):
+    needs_compiler()
+    weight = random_weight(n_out, 300, 1.0)
+    for row, kept in enumerate((300, 1, 0, 7, 150, 2, 299, 40, 3, 5)[:n_out]):
+        weight[row, kept:] = 0
+    bias = np.arange(1, n_out + 1, dtype=np.float32)
+    compiled = CompiledLayers([Affine(csr_array(weight), bias, "ReLU")], 300)
+    x = inputs(130, 300).numpy()
+    for n in SIZES:
+        wanted = np.maximum(x[:n] @ weight.T + bias, 0)
+        assert np.abs(compiled(x[:n]) - wanted).max() <= 1e-5 * np.abs(wanted).max()
+
+
+def test_inputs_of_zeros_and_columns_without_weights():
+    needs_compiler()
+    first, second = random_weight(40, 100, 0.2), random_weight(10, 40, 0.5, seed=2)
+    first[:, 10:70] = 0
+    second[:, ::2] = 0
+    bias = np.linspace(-1, 1, 40, dtype=np.float32)
+    layers = [Affine(csr_array(first), bias, "ReLU"), Affine(csr_array(second), bias[:10])]
+    compiled = CompiledLayers(layers, 100)
+    x = inputs(130, 100).numpy()
+    for rows in (np.zeros_like(x), x):
+        wanted = np.maximum(rows @ first.T + bias, 0) @ second.T + bias[:10]
+        other = rows.copy()
+        other[:, 10:70] = np.nan  # read by no weight
+        for n in SIZES:
+            for batch in (rows[:n], other[:n]):
+                assert np.abs(compiled(batch) - wanted[:n]).max() <= 1e-5 * np.abs(wanted).max()
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("density", [0.1, 1.0])
 @pytest.mark.parametrize("n", [1, 7, 64])
@@ -147,6 +231,15 @@ def test_nan_spreads_through_weights_and_not_through_zeros():
             actual = CompiledLayers([layer], 10)(x)
             assert np.isnan(actual[:, 0]).all()
             assert (actual[:, 1:] == rest).all()
+
+
+def test_infinite_inputs_of_a_batch_stay_infinite():
+    needs_compiler()
+    weight = np.array([[1, 2, 3], [0, 4, 0], [-1, 0, 0]], np.float32)  # stored in parts: 4 and -1
+    layer = Affine(csr_array(weight), np.zeros(3, np.float32))
+    for n in (7, 64):
+        x = np.full((n, 3), np.inf, np.float32)
+        assert (CompiledLayers([layer], 3)(x) == [np.inf, np.inf, -np.inf]).all()
 
 
 def test_threads_may_call_one_runtime_at_the_same_time():

@@ -14,7 +14,6 @@ from bayesieve.deliver.runtime.kernels import (
     Affine,
     KernelUnavailableError,
     by_input,
-    by_tiles,
     library,
 )
 from bayesieve.errors import UnsupportedModelError
@@ -298,29 +297,3 @@ def test_wrong_arguments_are_refused(compiler):
         as_runtime(
             images, torch.rand(3, 1, 5, 5), precision="int8", calibration=torch.rand(3, 1, 5, 5)
         )
-
-
-# ------------------------------------------------------------------------- weights as stored
-
-
-@pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
-@pytest.mark.parametrize("shape", [(1, 1), (5, 300), (37, 129), (9, 600)])
-def test_weights_by_tiles_and_by_input_are_all_there(shape, density):
-    n_out, n_in = shape
-    weight = affine(n_out, n_in, density, 1).weight
-    tiles = by_tiles(weight)
-    built = np.zeros(shape, np.float32)
-    for place in range(tiles.n_tiles * n_out):
-        for k in range(tiles.start[place], tiles.start[place + 1]):
-            built[place % n_out, place // n_out * tiles.tile + tiles.column[k]] = tiles.value[k]
-    assert np.array_equal(built, weight.toarray())
-    for group in (1, 8):
-        columns = by_input(weight, group)
-        built = np.zeros((n_out + 8, n_in), np.float32)
-        for column in range(n_in):
-            for k in range(columns.start[column], columns.start[column + 1]):
-                row, group = columns.row[k] * columns.group, columns.group
-                built[row : row + group, column] = columns.value[k * group : (k + 1) * group]
-        assert np.array_equal(built[:n_out], weight.toarray())
-        assert not built[n_out:].any()
-        assert columns.group == 8 or (np.diff(columns.start) % 4 == 0).all()

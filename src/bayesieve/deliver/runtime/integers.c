@@ -3,8 +3,9 @@
  * Inputs are integers A, counted in steps. Each stored weight q adds round(A q / 128) to a sum of 16
  * bits. Inputs are cut at a limit that no sum can leave 16 bits with, so that neither the order of
  * the weights nor the path changes a result. A register holds twice as many 16-bit numbers as
- * floats. Batches run output by output, as in layers.c. One example runs over its inputs that are not
- * 0: layers with few zeros by whole columns of weights, others weight by weight.
+ * floats. Batches run output by output, those with equally many weights one after another, so that the
+ * processor knows where each sum ends. One example runs over its inputs that are not 0: layers with
+ * few zeros by whole columns of weights, others weight by weight.
  */
 #if defined(__AVX512BW__)
 #define SHORTS 32
@@ -13,11 +14,7 @@
 #else
 #define SHORTS 8
 #endif
-#if defined(__SSSE3__)
-#include <immintrin.h>
-#elif defined(__ARM_NEON)
-#include <arm_neon.h>
-#endif
+#define INT_WIDE 64 /* examples of a block */
 typedef int16_t ints __attribute__((vector_size(2 * SHORTS)));
 typedef int8_t chars __attribute__((vector_size(2 * SHORTS)));
 typedef int8_t loose_chars __attribute__((vector_size(SHORTS), aligned(1)));
@@ -29,7 +26,8 @@ typedef struct {
   double slope;
   int64_t limit;          /* largest input, in steps */
   double inverse;         /* of a step of the inputs */
-  const int32_t *start;   /* n_out + 1: the weights of each output */
+  const int32_t *output;  /* n_out: in the order that batches take them */
+  const int32_t *start;   /* n_out + 1: their weights */
   const uint16_t *column; /* of each weight */
   const int8_t *value;
   const int8_t *columns;  /* all weights, SHORTS outputs at a time, or NULL: see int_columns */
@@ -79,9 +77,8 @@ static inline ints within(ints v, int16_t low, int16_t high) {
 }
 
 static inline int16_t counted(float x, float inverse, float limit) {
-  const float steps = rintf(x * inverse);
-  const float most = steps < limit ? steps : limit;
-  return (int16_t)(most > -limit ? most : -limit);
+  const float steps = x * inverse, most = steps < limit ? steps : limit;
+  return (int16_t)rintf(most > -limit ? most : -limit);
 }
 
 /* sums of a layer to the inputs of the next, SHORTS at a time */
@@ -90,16 +87,27 @@ static inline ints passed_on(const int_layer *self, ints sum, ints factor, ints 
   return within(product(sum, factor) + offset, self->activation ? 0 : -limit, limit);
 }
 
+/* 256 times a weight, in all places */
+#define SPREAD(Q) ((ints)((chars){0} + (Q)) & ((ints){0} + (int16_t)0xFF00))
+
 /* x is (n_in, SIZE), aligned to 64 bytes; the last layer makes out, others y, both (n_out, SIZE) */
 #define INT_BLOCK(NAME, SIZE)                                                                  \
   static void NAME(const int_layer *self, const int16_t *x, int16_t *y, float *out) {          \
-    const ints high = (ints){0} + (int16_t)0xFF00;                                             \
-    for (int64_t row = 0; row < self->n_out; row++) {                                          \
+    for (int64_t i = 0; i < self->n_out; i++) {                                                \
+      const int64_t row = self->output[i];                                                     \
       ints sum[SIZE / SHORTS];                                                                 \
       EACH(int j = 0; j < SIZE / SHORTS; j++) sum[j] = (ints){0};                              \
-      for (int32_t k = self->start[row]; k < self->start[row + 1]; k++) {                      \
+      int32_t k = self->start[i];                                                              \
+      for (const int32_t last = self->start[i + 1] - 1; k < last; k += 2) {                    \
         const ints *from = (const ints *)(x + (int64_t)self->column[k] * SIZE);                \
-        const ints weight = (ints)((chars){0} + self->value[k]) & high; /* 256 q */            \
+        const ints *from2 = (const ints *)(x + (int64_t)self->column[k + 1] * SIZE);           \
+        const ints weight = SPREAD(self->value[k]), weight2 = SPREAD(self->value[k + 1]);      \
+        EACH(int j = 0; j < SIZE / SHORTS; j++)                                                \
+          sum[j] += product(weight, from[j]) + product(weight2, from2[j]);                     \
+      }                                                                                        \
+      if (k < self->start[i + 1]) {                                                            \
+        const ints *from = (const ints *)(x + (int64_t)self->column[k] * SIZE);                \
+        const ints weight = SPREAD(self->value[k]);                                            \
         EACH(int j = 0; j < SIZE / SHORTS; j++) sum[j] += product(weight, from[j]);            \
       }                                                                                        \
       if (out) {                                                                               \
@@ -136,7 +144,7 @@ static inline ints passed_on(const int_layer *self, ints sum, ints factor, ints 
     turn_out(net->n_outputs, n, SIZE, scratch, out);                                           \
   }
 
-INT_BLOCK(int_wide, WIDE)
+INT_BLOCK(int_wide, INT_WIDE)
 INT_BLOCK(int_narrow, SHORTS)
 
 /* Some groups of SHORTS outputs in registers. Weights are (n_in, SIZE * SHORTS). */
@@ -211,8 +219,8 @@ static void int_one_all(const network *net, const float *x, float *out, float *s
 void bayesieve_run_integers(const network *net, int64_t n, const float *x, float *out,
                             float *scratch) {
   while (n > 0) {
-    int64_t done = n >= WIDE ? WIDE : n >= SHORTS ? SHORTS : n > FEW ? n : 1;
-    if (done == WIDE) int_wide_all(net, done, x, out, scratch);
+    int64_t done = n >= INT_WIDE ? INT_WIDE : n >= SHORTS ? SHORTS : n > FEW ? n : 1;
+    if (done == INT_WIDE) int_wide_all(net, done, x, out, scratch);
     else if (done > 1) int_narrow_all(net, done, x, out, scratch);
     else int_one_all(net, x, out, scratch);
     n -= done, x += done * net->n_features, out += done * net->n_outputs;

@@ -56,7 +56,7 @@ class _Layer(ctypes.Structure):  # int_layer of integers.c
         *fields(ctypes.c_double, "slope"),
         *fields(ctypes.c_int64, "limit"),
         *fields(ctypes.c_double, "inverse"),
-        *fields(ctypes.c_void_p, "start column value columns first row weight"),
+        *fields(ctypes.c_void_p, "output start column value columns first row weight"),
         *fields(ctypes.c_void_p, "factor offset scale bias"),
     )
 
@@ -213,12 +213,15 @@ class IntegerLayers(CompiledLayers):
             raise UnsupportedModelError(f"as_runtime: int8 takes at most {LIMIT:,} inputs.")
         group = ctypes.c_int64.in_dll(library(), "bayesieve_shorts").value
         padding = np.zeros(-n_out % group, np.int16)
+        order = np.argsort(np.diff(weight.indptr), kind="stable").astype(np.int32)
+        rows = weight[order]
         described = _Layer(
             n_in, n_out, ACTIVATIONS.index(layer.affine.activation), layer.affine.slope,
             layer.limit, float(layer.inverse),
-            start=self._at_address(weight.indptr.astype(np.int32)),
-            column=self._at_address(weight.indices.astype(np.uint16)),
-            value=self._at_address(weight.data),
+            output=self._at_address(order),
+            start=self._at_address(rows.indptr.astype(np.int32)),
+            column=self._at_address(rows.indices.astype(np.uint16)),
+            value=self._at_address(rows.data),
             factor=self._at_address(np.concatenate([layer.factor, padding])),
             offset=self._at_address(np.concatenate([layer.offset, padding])),
             scale=self._at_address(layer.scale),

@@ -17,11 +17,11 @@ from bayesieve.core.native import fields, load
 from bayesieve.errors import UnsupportedModelError
 
 Floats = NDArray[np.float32]
-BLOCK = 64  # examples the kernel handles at once; scratch memory is for as many
+BLOCK = 64  # most examples the kernel handles at once; scratch memory is for as many
 ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  # as in layers.c
 _TEXTS = ("layers.c", "integers.c", "images.c")  # in one file: types of the first serve all
 _DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
-_TILE = 128  # features whose blocks of examples fit the first cache
+_TILE = 36 << 10  # bytes of inputs that stay in the first cache
 _TILED = 8  # weights of an output in a tile, on average, from which tiles pay
 CACHE = 1 << 20  # bytes of weights up to which zeros stored beside them do not cost time
 _GROUPED = 0.65  # groups of outputs by weights, below which one example runs by groups
@@ -35,8 +35,8 @@ class _Layer(ctypes.Structure):  # as in layers.c
     _fields_ = (
         *fields(ctypes.c_int64, "n_in n_out activation"),
         *fields(ctypes.c_double, "slope"),
-        *fields(ctypes.c_int64, "n_tiles tile"),
-        *fields(ctypes.c_void_p, "start column value bias"),
+        *fields(ctypes.c_int64, "n_runs"),
+        *fields(ctypes.c_void_p, "runs output column value bias"),
         *fields(ctypes.c_int64, "group"),
         *fields(ctypes.c_void_p, "first row weight dense"),
     )
@@ -177,7 +177,7 @@ class CompiledLayers(Compiled):
         """Put described layers together as one network that `run` reads."""
         self._layers = described
         n_used, n_outputs = layers[0].weight.shape[1], len(layers[-1].bias)
-        width = max(n_used, *(len(layer.bias) for layer in layers))
+        width = 1 + max(n_used, *(len(layer.bias) for layer in layers))  # one more: see `by_pairs`
         network = _Network(
             len(layers), n_features, n_used, n_outputs, width, self._at_address(quads),
             ctypes.addressof(described),
@@ -191,12 +191,12 @@ class CompiledLayers(Compiled):
 
     def _described(self, layer: Affine) -> _Layer:
         n_out, n_in = layer.weight.shape
-        tiles = by_tiles(layer.weight)
+        pairs = by_pairs(layer.weight, _TILE // (4 * 4 * lanes()))
         described = _Layer(
             n_in, n_out, ACTIVATIONS.index(layer.activation), layer.slope,
-            tiles.n_tiles, tiles.tile, self._at_address(tiles.start),
-            self._at_address(tiles.column), self._at_address(tiles.value),
-            self._at_address(layer.bias),
+            len(pairs.runs), self._at_address(pairs.runs), self._at_address(pairs.output),
+            self._at_address(pairs.column), self._at_address(pairs.value),
+            self._at_address(np.append(layer.bias, np.float32(0))),
         )  # fmt: skip
         if layer.weight.nnz >= _DENSE * n_out * n_in:
             described.dense = self._at_address(layer.weight.toarray())
@@ -213,45 +213,99 @@ class CompiledLayers(Compiled):
         return int(self._kept[-1].ctypes.data)
 
 
-class ByTiles(NamedTuple):
-    """Weights in the order of tiles of features, then of outputs: as batches read them.
+class ByPairs(NamedTuple):
+    """Weights in the order that batches read them: by tiles of features, then by pairs of outputs.
+
+    A run is pairs of outputs that have as many weights in a tile.
 
     Args:
-        n_tiles: tiles of features.
-        tile: features in each tile but the last.
-        start: (n_tiles * n_out + 1,), where the weights of each tile and output begin.
-        column: of each weight, counted from the first feature of its tile.
+        runs: (n_runs, 5) as in layers.c: the tile's first feature, whether sums begin here, whether
+            they end here, steps of two weights of either output, pairs.
+        output: (n_pairs, 2); n_out stands for none.
+        column: of each weight, counted from the first feature of its tile. The weights of a pair
+            take turns, one of the first output and one of the second.
         value: of each weight.
     """
 
-    n_tiles: int
-    tile: int
-    start: NDArray[np.int32]
+    runs: NDArray[np.int32]
+    output: NDArray[np.int32]
     column: NDArray[np.uint16]
     value: NDArray[np.generic]
 
 
-def by_tiles(weight: csr_array) -> ByTiles:
-    """Weights by tiles of features, if outputs have enough weights in each; else in one tile.
+def by_pairs(weight: csr_array, tile: int) -> ByPairs:
+    """Weights by tiles of features, if outputs have enough in each (else in one), and by pairs.
 
-    One tile has at most 65,536 features.
+    The outputs of a tile come in the order of their numbers of weights; outputs without any are
+    left out, but for those that have none at all. Where the two of a pair have different numbers,
+    or odd ones, the last weight of an output is stored in equal parts, so that no input meets a 0
+    that it could turn into NaN.
+
+    Args:
+        weight: (n_out, n_in).
+        tile: features of a tile, at most 65,536.
 
     Example:
-        >>> made = by_tiles(csr_array(np.eye(3, dtype=np.float32)))
-        >>> made.n_tiles, made.start.tolist(), made.column.tolist()
-        (1, [0, 1, 2, 3], [0, 1, 2])
+        >>> made = by_pairs(csr_array(np.array([[1, 2, 0], [0, 0, 0], [3, 4, 6]], np.float32)), 128)
+        >>> made.runs.tolist(), made.output.tolist()
+        ([[0, 1, 1, 0, 1], [0, 1, 1, 2, 1]], [[1, 3], [2, 0]])
+        >>> made.column.tolist(), made.value.tolist()[::2], made.value.tolist()[1::2]
+        ([0, 0, 1, 1, 2, 1, 2, 1], [3.0, 4.0, 3.0, 3.0], [1.0, 0.666..., 0.666..., 0.666...])
     """
     n_out, n_in = weight.shape
-    tile = _TILE if weight.nnz >= _TILED * n_out * -(-n_in // _TILE) else LIMIT
+    tile = tile if weight.nnz >= _TILED * n_out * -(-n_in // tile) else LIMIT
     n_tiles = max(1, -(-n_in // tile))
     row = np.repeat(np.arange(n_out), np.diff(weight.indptr))
     place = weight.indices.astype(np.int64) // tile * n_out + row
     order = np.lexsort((weight.indices, place))
+    place, features, data = place[order], weight.indices[order], weight.data[order]
     counts = np.bincount(place, minlength=n_tiles * n_out)
-    return ByTiles(
-        n_tiles, tile, _starts(counts),
-        (weight.indices[order] % tile).astype(np.uint16), weight.data[order],
-    )  # fmt: skip
+    used = (counts > 0).reshape(n_tiles, n_out)
+    bare = np.diff(weight.indptr) == 0
+    used[0] |= bare
+
+    # A sum is an output in a tile.
+    sums = np.flatnonzero(used)
+    at, output = np.divmod(sums, n_out)
+    begins, ends = used.argmax(0)[output] == at, used[::-1].argmax(0)[output] == n_tiles - 1 - at
+    kind = 8 * at + 4 * ~bare[output] + 2 * begins + ends
+    order = np.lexsort((-counts[sums], kind))
+    sums, at, output, begins, ends = (a[order] for a in (sums, at, output, begins, ends))
+    pair, side = _pairs_of_equals(kind[order])
+    head = np.flatnonzero(side == 0)
+    steps = -(-counts[sums[head]] // 2)  # the first of a pair has the most weights
+    outputs = np.full((len(head), 2), n_out, np.int32)
+    outputs[pair, side] = output
+    listed = np.column_stack([at[head] * tile, begins[head], ends[head], steps])
+    new = np.flatnonzero(np.append(True, (listed[1:] != listed[:-1]).any(1)))
+    n_pairs = np.diff(np.append(new, len(listed)))
+
+    # The weights of every sum, the last one in parts, and where each comes.
+    padded, sum_of = np.zeros(len(counts), np.int64), np.zeros(len(counts), np.int64)
+    padded[sums], sum_of[sums] = 2 * steps[pair], np.arange(len(sums))
+    parts = np.ones(weight.nnz, np.int64)
+    parts[np.cumsum(counts)[counts > 0] - 1] += (padded - counts)[counts > 0]
+    place, features, shares = (np.repeat(a, parts) for a in (place, features, data / parts))
+    k = np.arange(len(place)) - _starts(padded)[place]
+    to = _starts(4 * steps)[pair[sum_of[place]]] + 2 * k + side[sum_of[place]]
+    column, value = np.zeros(4 * steps.sum(), np.uint16), np.zeros(4 * steps.sum(), weight.dtype)
+    column[to], value[to] = features % tile, shares
+    runs = np.column_stack([listed[new], n_pairs]).astype(np.int32)
+    return ByPairs(runs, outputs, column, value)
+
+
+def _pairs_of_equals(kinds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Two and two neighbours of one kind as a pair: which pair, and which of the two, each one is.
+
+    Example:
+        >>> _pairs_of_equals(np.array([3, 3, 3, 7]))
+        (array([0, 0, 1, 2]), array([0, 1, 0, 0]))
+    """
+    _, first, kind, sizes = np.unique(
+        kinds, return_index=True, return_inverse=True, return_counts=True
+    )
+    in_kind, side = np.divmod(np.arange(len(kinds)) - first[kind], 2)
+    return (_starts(-(-sizes // 2))[kind] + in_kind).astype(np.int64), side
 
 
 class ByInput(NamedTuple):

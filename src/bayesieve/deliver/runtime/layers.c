@@ -3,14 +3,22 @@
  * Sparse weights are stored twice. One example runs input by input, over the inputs that are not 0
  * (after a ReLU, or pixels outside a digit, most are): each adds its factor times a column of
  * weights to the outputs, a group of neighbouring outputs at a time where columns are dense enough,
- * otherwise one by one. Layers with few zeros run as plain dot products. Batches run output by
- * output in blocks of 64 or 16 examples, turned so that the examples of one feature are side by
- * side: each stored weight then meets whole vectors of examples, and the sums stay in registers.
- * Features are taken a tile at a time where that keeps the inputs in the first cache. Vector types
- * are GCC's (also Clang's), as wide as the machine's registers: wider ones would live in memory.
+ * otherwise one by one. Layers with few zeros run as plain dot products. Batches run in blocks of
+ * four registers of examples, turned so that the examples of one feature are side by side: each
+ * stored weight then meets whole vectors of examples. Two outputs are summed at the same time, since
+ * an addition takes as long as eight can begin. Outputs come in the order of the number of their
+ * weights, so that the processor knows where each sum ends, and one load brings four weights: loads
+ * are what this loop waits for. Features are taken a tile at a time where that keeps the inputs in
+ * the first cache. Vector types are GCC's (also Clang's), as wide as the machine's registers: wider
+ * ones would live in memory.
  */
 #include <math.h>
 #include <stdint.h>
+#if defined(__SSSE3__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
 
 #if defined(__AVX512F__)
 #define LANES 16
@@ -21,22 +29,31 @@
 #endif
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4)));
-#define WIDE 64
-#define NARROW 16
+#define WIDE (4 * LANES) /* examples of a block: with two outputs, eight registers of sums */
+#define NARROW (2 * LANES)
 #define FEW 4 /* examples below which one at a time beats a padded block */
 #define EACH _Pragma("GCC unroll 16") for
 
 const int64_t bayesieve_lanes = LANES;
 
+typedef struct { /* pairs of outputs of a tile that have as many weights: see kernels.py */
+  int32_t feature;  /* first of the tile */
+  int32_t begins;   /* whether sums begin here: with the bias */
+  int32_t ends;     /* whether sums end here: in the activation */
+  int32_t steps;    /* two weights of either output each */
+  int32_t n_pairs;
+} run;
+
 typedef struct {
   int64_t n_in, n_out;
   int64_t activation; /* 0 none, 1 ReLU, 2 leaky ReLU, 3 tanh, 4 sigmoid, 5 SiLU, 6 GELU */
   double slope;       /* of the leaky ReLU */
-  int64_t n_tiles, tile;  /* tiles of features, features in each but the last */
-  const int32_t *start;   /* n_tiles * n_out + 1: the weights of each tile and output */
+  int64_t n_runs;
+  const run *runs;
+  const int32_t *output;  /* of each pair two; n_out stands for none */
   const uint16_t *column; /* of each weight, counted from its tile's first feature */
   const float *value;
-  const float *bias;      /* n_out */
+  const float *bias;      /* n_out + 1 */
   int64_t group;          /* outputs whose weights by input are side by side: LANES or 1 */
   const int32_t *first;   /* n_in + 1: the weights of each input, by groups; of 1: a multiple of 4 */
   const uint16_t *row;    /* number of each group */
@@ -168,40 +185,79 @@ static inline void turn_out(int64_t n_out, int64_t n, int64_t size, const float 
     }
 }
 
-/* x is (features, SIZE), y is (n_out, SIZE), both aligned to 64 bytes */
-#define BLOCK(NAME, SIZE)                                                                  \
-  static void NAME(const layer *self, const float *x, float *y) {                          \
-    const int32_t *start = self->start;                                                    \
-    const int64_t kind = self->activation;                                                 \
-    for (int64_t tile = 0; tile < self->n_tiles; tile++, x += self->tile * SIZE) {         \
-      const int last = tile + 1 == self->n_tiles;                                          \
-      for (int64_t row = 0; row < self->n_out; row++, start++) {                           \
-        vec sum[SIZE / LANES], *to = (vec *)(y + row * SIZE);                              \
-        EACH(int j = 0; j < SIZE / LANES; j++)                                             \
-          sum[j] = tile ? to[j] : (vec){0} + self->bias[row];                              \
-        for (int32_t k = start[0]; k < start[1]; k++) {                                    \
-          const vec *from = (const vec *)(x + (int64_t)self->column[k] * SIZE);            \
-          const float weight = self->value[k];                                             \
-          EACH(int j = 0; j < SIZE / LANES; j++) sum[j] += weight * from[j];               \
-        }                                                                                  \
-        if (last && kind == 1) EACH(int j = 0; j < SIZE / LANES; j++) sum[j] = positive(sum[j]); \
-        EACH(int j = 0; j < SIZE / LANES; j++) to[j] = sum[j];                             \
-        if (last && kind > 1)                                                              \
-          for (int j = 0; j < SIZE; j++)                                                   \
-            ((float *)to)[j] = activate(((float *)to)[j], kind, (float)self->slope);       \
-      }                                                                                    \
-    }                                                                                      \
-  }                                                                                        \
-  static void NAME##_all(const network *net, int64_t n, const float *x, float *out,        \
-                         float *scratch) {                                                 \
-    float *here = scratch, *there = scratch + net->width * SIZE;                           \
-    for (int64_t f = 0; f < net->n_used; f += 16)                                          \
-      turn_some(net, n, SIZE, x, f / 4, here + f * SIZE);                                  \
-    for (int64_t i = 0; i < net->n_layers; i++) {                                          \
-      NAME(net->layers + i, here, there);                                                  \
-      float *swap = here; here = there; there = swap;                                      \
-    }                                                                                      \
-    turn_out(net->n_outputs, n, SIZE, here, out);                                          \
+/* Four weights in every 128 bits of a register, and one of them in all places. */
+#if defined(__AVX512F__)
+#define FOUR(FROM) (vec)_mm512_broadcast_f32x4(_mm_loadu_ps(FROM))
+#define NTH(V, I) (vec)_mm512_permute_ps((__m512)(V), 0x55 * (I))
+#elif defined(__AVX__)
+#define FOUR(FROM) (vec)_mm256_broadcast_ps((const __m128 *)(FROM))
+#define NTH(V, I) (vec)_mm256_permute_ps((__m256)(V), 0x55 * (I))
+#else
+#define FOUR(FROM) *(const four *)(FROM)
+#define NTH(V, I) (vec)MIX(V, V, I, I, I, I)
+#endif
+#define ADD(SUM, WEIGHT, COLUMN, SIZE)                                                 \
+  {                                                                                    \
+    const vec weight = WEIGHT, *from = (const vec *)(x + (int64_t)(COLUMN) * (SIZE));  \
+    EACH(int j = 0; j < (SIZE) / LANES; j++) SUM[j] += weight * from[j];               \
+  }
+#define INLINE static inline __attribute__((always_inline))
+
+/* x is (features from the tile's first on, SIZE), y (n_out + 1, SIZE), both aligned to 64 bytes */
+#define BLOCK(NAME, SIZE)                                                                    \
+  INLINE void NAME##_run(const layer *self, const run *now, int begins, int ends,            \
+                         const int32_t *output, const uint16_t *column, const float *value,  \
+                         const float *x, float *y) {                                         \
+    const int64_t kind = self->activation;                                                   \
+    for (int32_t pair = 0; pair < now->n_pairs; pair++, output += 2) {                       \
+      vec sum[2][SIZE / LANES];                                                              \
+      EACH(int i = 0; i < 2; i++) {                                                          \
+        const vec *from = (const vec *)(y + (int64_t)output[i] * SIZE);                      \
+        const vec bias = (vec){0} + self->bias[output[i]];                                   \
+        EACH(int j = 0; j < SIZE / LANES; j++) sum[i][j] = begins ? bias : from[j];          \
+      }                                                                                      \
+      for (int32_t k = 0; k < now->steps; k++, column += 4, value += 4) {                    \
+        const vec weights = FOUR(value);                                                     \
+        uint64_t four_columns;                                                               \
+        __builtin_memcpy(&four_columns, column, sizeof four_columns);                        \
+        ADD(sum[0], NTH(weights, 0), four_columns & 0xffff, SIZE)                            \
+        ADD(sum[1], NTH(weights, 1), four_columns >> 16 & 0xffff, SIZE)                      \
+        ADD(sum[0], NTH(weights, 2), four_columns >> 32 & 0xffff, SIZE)                      \
+        ADD(sum[1], NTH(weights, 3), four_columns >> 48, SIZE)                               \
+      }                                                                                      \
+      EACH(int i = 0; i < 2; i++) {                                                          \
+        float *to = y + (int64_t)output[i] * SIZE;                                           \
+        EACH(int j = 0; j < SIZE / LANES; j++)                                               \
+          ((vec *)to)[j] = ends && kind == 1 ? positive(sum[i][j]) : sum[i][j];              \
+        for (int j = 0; ends && kind > 1 && j < SIZE; j++)                                   \
+          to[j] = activate(to[j], kind, (float)self->slope);                                 \
+      }                                                                                      \
+    }                                                                                        \
+  }                                                                                          \
+  static void NAME(const layer *self, const float *x, float *y) {                            \
+    const int32_t *output = self->output;                                                    \
+    const uint16_t *column = self->column;                                                   \
+    const float *value = self->value;                                                        \
+    for (const run *now = self->runs, *end = now + self->n_runs; now < end; now++) {         \
+      const float *from = x + (int64_t)now->feature * SIZE;                                  \
+      if (now->begins && now->ends)                                                          \
+        NAME##_run(self, now, 1, 1, output, column, value, from, y);                         \
+      else if (now->begins) NAME##_run(self, now, 1, 0, output, column, value, from, y);     \
+      else NAME##_run(self, now, 0, now->ends, output, column, value, from, y);              \
+      const int64_t n = 4 * (int64_t)now->steps * now->n_pairs;                              \
+      output += 2 * (int64_t)now->n_pairs, column += n, value += n;                          \
+    }                                                                                        \
+  }                                                                                          \
+  static void NAME##_all(const network *net, int64_t n, const float *x, float *out,          \
+                         float *scratch) {                                                   \
+    float *here = scratch, *there = scratch + net->width * SIZE;                             \
+    for (int64_t f = 0; f < net->n_used; f += 16)                                            \
+      turn_some(net, n, SIZE, x, f / 4, here + f * SIZE);                                    \
+    for (int64_t i = 0; i < net->n_layers; i++) {                                            \
+      NAME(net->layers + i, here, there);                                                    \
+      float *swap = here; here = there; there = swap;                                        \
+    }                                                                                        \
+    turn_out(net->n_outputs, n, SIZE, here, out);                                            \
   }
 
 BLOCK(wide, WIDE)
@@ -228,8 +284,8 @@ static void one_all(const network *net, const float *x, float *out, float *scrat
 /* x is (n, n_features), out (n, n_outputs), scratch 2 * width * 64 floats, 64-byte aligned */
 void bayesieve_run(const network *net, int64_t n, const float *x, float *out, float *scratch) {
   while (n > 0) {
-    int64_t done = n >= WIDE ? WIDE : n >= NARROW ? NARROW : n > FEW ? n : 1;
-    if (done == WIDE) wide_all(net, done, x, out, scratch);
+    const int64_t done = n >= WIDE ? WIDE : n > FEW ? n : 1;
+    if (done > NARROW) wide_all(net, done, x, out, scratch);
     else if (done > 1) narrow_all(net, done, x, out, scratch);
     else one_all(net, x, out, scratch);
     n -= done, x += done * net->n_features, out += done * net->n_outputs;
