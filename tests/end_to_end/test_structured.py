@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from bayesieve.assess import costs
+from bayesieve.core.native import KernelUnavailableError
 from bayesieve.deliver import runtime
 from bayesieve.runs.config import RECORD
 from commands import ok, refused
@@ -96,6 +97,43 @@ def test_profile_measures_every_form(trained, narrowed, without_onnx):
     assert compact["removed_units"] == 600
     assert compact["nonzero_macs"] == masked["nonzero_macs"]
     assert compact["bytes"] < masked["bytes"] / 8
+
+
+@pytest.fixture(scope="module")
+def sparse(trained):
+    folder = trained.parent / "sparse"
+    ok("prune", trained, "--zeros", 0.7, "--no-figures", "--out", folder)
+    return folder
+
+
+def test_profile_measures_int8_and_says_what_it_changes(trained, sparse, without_onnx):
+    try:
+        runtime.library()
+    except KernelUnavailableError as error:
+        pytest.skip(str(error))
+    result = json.loads(ok("profile", trained, sparse, "--rounds", 1, "--json").stdout)
+    rows = {row["name"]: row for row in result["rows"]}
+    assert f"{trained} int8" not in rows  # a dense network has no zeros to skip
+    int8 = rows[f"{sparse} int8"]
+    assert int8["latency_ms_batch_64"] > 0
+    assert int8["rounding"]["examples"] == 500
+    assert int8["rounding"]["weights"] == 1
+    assert 0 < int8["rounding"]["error"] < 0.1
+    assert 0 <= int8["rounding"]["changed"] < 50
+    assert set(int8["rounding"]["batches"]) <= {1, 64}
+    assert all(row["rounding"] is None for name, row in rows.items() if name != int8["name"])
+    text = " ".join(ok("profile", sparse, "--rounds", 1).stdout.split())
+    assert "int8: 100% of the weights have 8 bits; on 500 examples the largest error is" in text
+
+
+def test_profile_leaves_int8_out_where_nothing_compiles(sparse, without_onnx, monkeypatch):
+    def missing():
+        raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
+
+    monkeypatch.setattr(runtime, "library", missing)
+    result = json.loads(ok("profile", sparse, "--rounds", 1, "--json").stdout)
+    assert f"{sparse} int8: no C compiler (cc, gcc or clang) on the path" in result["left_out"]
+    assert f"{sparse} int8" not in {row["name"] for row in result["rows"]}
 
 
 def test_profile_prints_a_table_for_each_folder(trained, narrowed, without_onnx):

@@ -332,6 +332,11 @@ def profile(asked: options.Profile, result: dict[str, Any]) -> None:
         f"ms: median of {asked.rounds} turns, all forms of all folders in turns; ±: half the way "
         f"between\ntheir quartiles; {asked.clock} time, {asked.threads} {plural}."
     )
+    for row in result["rows"]:
+        if (rounding := row["rounding"]) is not None:
+            where = " and ".join(map(str, rounding["batches"]))
+            taken = f"used at batch {where}" if where else "never faster, so floats run"
+            print(f"{row['name']}: {rounding['words']}; {taken}.")
     if any(row["busy"] for row in result["rows"]):
         note("the machine was busy: other work took the processor away. Measure again.")
 

@@ -397,7 +397,7 @@ class Predict(Options):
 
 @dataclass(frozen=True)
 class Profile(_Trusting):
-    """Measure networks: as they are, compacted, in our runtime and in onnxruntime."""
+    """Measure networks: as they are, compacted, in our runtime (also int8) and in onnxruntime."""
 
     work: ClassVar[str] = "timing.profile"
     folders: Sequence[Place] = argument(
