@@ -48,7 +48,7 @@ Stage = Callable[[Tensor], Tensor]
 
 TOLERANCE = 1e-5  # largest difference to the module, as a fraction of its largest output
 _FROM_MANY = 16  # examples from which the plan for batch 64 holds
-_CHECKED = (1, 3, 17, 64, 83)  # every path through the kernel, and both plans
+_CHECKED = (1, 3, 7, 16, 17, 64, 83)  # every path through the kernel, and both plans
 _ROUNDS = 9
 _WEIGHTED = (nn.Conv2d, nn.Linear)
 _REASONS = {
