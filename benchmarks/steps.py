@@ -22,6 +22,7 @@ On a GPU both sides replay a CUDA graph and the clock is the device's.
 
     python benchmarks/steps.py                                  # about 6 minutes on a CPU
     python benchmarks/steps.py --peers                          # also the libraries that import
+    python -m benchmarks.steps --first                          # fits of one step, from a new start
     python benchmarks/steps.py --device cuda
 """
 
@@ -31,8 +32,11 @@ import gc
 import importlib
 import json
 import math
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -61,6 +65,8 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import conv2_fc2, mlp
+from bayesieve.training.fit import fit
+from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels, make_stepper
 
 BATCH, N_TRAIN, N_DRAWS = 128, 4096, 100
@@ -113,7 +119,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     LENET: lenet5_relu,
     CNN: lambda: conv2_fc2((1, 28, 28), 10),
 }
-PREDICTIVE_TARGET, KEPT_TARGET, PEAK_TARGET = 1.2, 6, 10
+PREDICTIVE_TARGET, KEPT_TARGET, PEAK_TARGET, FIRST_TARGET = 1.2, 6, 10, 3
 
 
 @dataclass(frozen=True)
@@ -258,6 +264,33 @@ def step_rows(net: str, rounds: int, peers: bool) -> list[Row]:
             against=against[name])
         for name in cases
     ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------- first step on a CPU
+
+
+def first_rows(net: str) -> list[Row]:
+    """Seconds of a fit of one step with `compile="on"`, of each engine on its second start."""
+    rows = []
+    for name in entries(net):
+        call = f"import benchmarks.steps as s; print(s.first_seconds({net!r}, {name!r}))"
+        for _ in range(2):  # the first start may build what the second finds
+            done = subprocess.run(
+                [sys.executable, "-c", call], capture_output=True, text=True, check=True
+            )
+        seconds = float(done.stdout.split()[-1])
+        rows.append(Row(f"first step: {name}", net, None, seconds, FIRST_TARGET, against="seconds"))
+    return rows
+
+
+def first_seconds(net: str, name: str) -> float:
+    """Processor time, children counted and imports not, of a fit of one step in this process."""
+    torch.set_num_threads(1)
+    problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
+    before = os.times()
+    engine, schedule = entries(net)[name].engine, Schedule(compile="on")
+    fit(problem, engine, steps=1, batch_size=BATCH, schedule=schedule)
+    return sum(after - start for after, start in zip(os.times()[:4], before[:4], strict=True))
 
 
 # -------------------------------------------------------------------------- predictive on a CPU
@@ -574,6 +607,11 @@ def main() -> None:
     parser.add_argument("--engines", type=lambda text: text.split(","),
                         help='on a GPU, comma list such as "SBNN,SBNN local"')  # fmt: skip
     parser.add_argument("--peers", action="store_true", help="also time other libraries' steps")
+    parser.add_argument(
+        "--first",
+        action="store_true",
+        help="time only the first step of each engine, in processes of their own",
+    )
     parser.add_argument("--out", type=Path, help="JSON file to write the rows to")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -583,6 +621,8 @@ def main() -> None:
         if options.device == "cuda":
             with fast_kernels(torch.device("cuda")):
                 rows += cuda_rows(net, options.rounds, options.engines)
+        elif options.first:
+            rows += first_rows(net)
         else:
             rows += step_rows(net, options.rounds, options.peers)
             if net != CNN:

@@ -32,6 +32,7 @@ _FLAGS = (
 )  # fmt: skip
 _QUIET = ("-Wno-psabi",)
 _SECONDS = 60
+_STEPS = ("steps.c", "chains.c", "unit_scales.c")  # in one file: functions of the first serve all
 _DTYPES = (torch.float32, torch.int32, torch.int64, torch.uint8)
 Array = ctypes.Array[Any]
 
@@ -117,9 +118,9 @@ def load(package: str, *texts: str) -> ctypes.CDLL:
 
 @functools.cache
 def steps() -> ctypes.CDLL | None:
-    """The library of steps.c; None where it cannot be built."""
+    """The library of training steps; None where it cannot be built."""
     try:
-        library = load("bayesieve.core", "steps.c")
+        library = load("bayesieve.core", *_STEPS)
     except KernelUnavailableError:
         return None
     pointer, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -134,6 +135,10 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_perturb.argtypes = (count, *[pointer] * 5)
     library.bayesieve_perturb_back.argtypes = (count, count, *[pointer] * 5)
     library.bayesieve_relu_moments.argtypes = (count, *[pointer] * 4)
+    library.bayesieve_move_chains.argtypes = (pointer, *[count] * 4, real)
+    library.bayesieve_follow.argtypes = (pointer, *[count] * 4)
+    library.bayesieve_unit_factors.argtypes = (pointer, *[count] * 3, ctypes.c_int)
+    library.bayesieve_unit_scales.argtypes = (pointer, *[count] * 3, ctypes.c_int, real)
     for name in (
         "draw",
         "turn",
@@ -146,6 +151,10 @@ def steps() -> ctypes.CDLL | None:
         "adabelief",
         "layer_scales",
         "relu_moments",
+        "move_chains",
+        "follow",
+        "unit_factors",
+        "unit_scales",
     ):
         getattr(library, f"bayesieve_{name}").restype = None
     return library

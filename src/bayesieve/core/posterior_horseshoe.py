@@ -23,7 +23,7 @@ from bayesieve.core.layout import EntryGroups, Layout
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior
 
-_N_NODES = 12  # of the quadrature in each of two directions
+_N_NODES = 12  # of the quadrature in each of two directions; unit_scales.c has both numbers too
 _FAR = 80.0  # logs beyond it would leave the range of float32
 
 
@@ -47,6 +47,7 @@ class UnitScales(EntryGroups):
         self.common = (is_last | ~single).to(dtype)  # 0 where â = b̂ = 1
         self.local = self.to_units(self.slab[None])[0]  # 0 where a = b = 1
         self.active = torch.cat([self.local] * 2 + [self.common] * 2 + [self.slab])
+        self.ends = torch.tensor([units.stop for units in self.layers])  # for C
         nodes, weights = np.polynomial.hermite_e.hermegauss(_N_NODES)
         self.nodes = torch.as_tensor(nodes, dtype=dtype, device=device)
         weights = np.outer(weights, weights) / weights.sum() ** 2

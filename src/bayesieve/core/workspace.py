@@ -75,7 +75,7 @@ class Execution:
         precision: of the network in a training step.
         full_precision: modules that stay in the dtype of the model, by name pattern or type.
         compiled: whether elementwise functions of flat tensors are compiled.
-        native: whether draws and Adam steps of mean-field posteriors run in C (`core.native`).
+        native: whether draws, steps and moves of chains run in C (`core.native`).
         clip_norm: bound on the norm of the log-likelihood gradient for means and stds per example;
             None has no bound.
         micro_batch: most examples that go through the network at once; the gradients of the parts

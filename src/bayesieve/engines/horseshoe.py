@@ -22,6 +22,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
+from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
@@ -113,11 +114,17 @@ class HorseshoeVI:
     def step(self, problem: Problem, state: HorseshoeState, batch: Batch) -> Metrics:
         """Draw scales and weights, take the gradient, move weights and scales; in place."""
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        ratio, width = problem.kernel(_factors)(state, noise)
+        if problem.execution.native:
+            ratio, width = _factors_natively(state, noise)
+        else:
+            ratio, width = problem.kernel(_factors)(state, noise)
         draw = draw_weights(problem, state, local=self.local, ratio=ratio)  # w = r (m + s ε)
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
-        problem.kernel(_move_scales_)(state, noise, pulls, rates)
+        if problem.execution.native:
+            _move_scales_natively_(state, noise, pulls, rates)
+        else:
+            problem.kernel(_move_scales_)(state, noise, pulls, rates)
         return {"log_lik": log_lik}
 
     def kl(self, state: HorseshoeState) -> Tensor:
@@ -185,6 +192,44 @@ def _move_scales_(state: HorseshoeState, noise: Tensor, pulls: Tensor, rates: Ra
     grads = torch.func.grad(objective, argnums=(0, 1))(state.scale_mean, state.scale_log_std)
     adabelief_(state.scale_mean, grads[0], state.scale_mean_moments, rates.pace)
     adabelief_(state.scale_log_std, grads[1], state.scale_log_std_moments, rates.pace)
+
+
+def _factors_natively(state: HorseshoeState, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """`_factors` in C."""
+    k, units = len(state.mean), state.groups
+    ratio, width = torch.empty(2, k, units.n_groups)
+    tensors = (*_scales_for_c(state, noise, (0.0,) * 3), None, ratio, width)
+    library = native.steps()
+    assert library is not None
+    sizes = (k, units.n_groups, units.n_layers, state.prior.held)
+    library.bayesieve_unit_factors(native.addresses(*tensors), *sizes)
+    return ratio, width
+
+
+def _move_scales_natively_(
+    state: HorseshoeState, noise: Tensor, pulls: Tensor, rates: Rates
+) -> None:
+    """`_move_scales_` in C, its gradient by hand."""
+    units, numbers = state.groups, (rates.kl, *rates.pace[:2])
+    tensors = (*_scales_for_c(state, noise, numbers), pulls.contiguous(), None, None)
+    library = native.steps()
+    assert library is not None
+    sizes = (len(state.mean), units.n_groups, units.n_layers, state.prior.held)
+    library.bayesieve_unit_scales(native.addresses(*tensors), *sizes, 1 / rates.n_data)
+
+
+def _scales_for_c(
+    state: HorseshoeState, noise: Tensor, numbers: tuple[Tensor | float, ...]
+) -> tuple[Tensor | native.Array | None, ...]:
+    """The tensors of `unit_scales` in C up to its numbers: those of AdaBelief and log τ₀."""
+    units, prior, k = state.groups, state.prior, len(state.mean)
+    mean, std = state.scale_mean_moments, state.scale_log_std_moments
+    shape, rate = (x.expand(k, -1).contiguous() for x in (prior.shape, prior.rate))
+    return (
+        state.scale_mean, mean.first, mean.second, state.scale_log_std, std.first, std.second,
+        noise, shape, rate, units.slab, units.common, units.nodes, units.weights, units.ends,
+        native.columns(k, prior.log_std, *numbers),
+    )  # fmt: skip
 
 
 def _matching_scales(mean: Tensor, scales: UnitScales, log_std: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ steps σ² may follow the residuals alone (eq. L3 of docs/theory/sgld.md).
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -36,9 +36,10 @@ from bayesieve.checks import (
     check_not_negative,
     check_positive,
 )
-from bayesieve.core import priors
+from bayesieve.core import native, priors
 from bayesieve.core.batch import Batch
 from bayesieve.core.network import NUMBERS_PREFIX
+from bayesieve.core.noise import fresh_keys
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import Default, DefaultCount, GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
@@ -447,14 +448,44 @@ def lengths(engine: Sampler, state: ChainState) -> tuple[Tensor, Tensor]:
     return size, state.temperature * engine.chain.heat(state.step)
 
 
-def after_move_(engine: Sampler, state: ChainState, at: Slope) -> None:
+def move_natively_(
+    engine: Sampler, state: ChainState, at: Slope, size: Tensor, std: Tensor, *, momentum: float
+) -> None:
+    """One move of an engine and what follows it in C, in place.
+
+    The velocity of a chain without momentum is its last move, which is not kept.
+
+    Args:
+        engine: the sampler.
+        state: of k chains.
+        at: gradient at their position.
+        size: ε of the step, scalar or (k, 1).
+        std: of the noise where the metric is 1, scalar or (k, 1).
+        momentum: share of the velocity that stays, 1 - α.
+    """
+    library, (k, d), latents = native.steps(), state.w.shape, state.latents
+    assert library is not None
+    weight, inverse = state.controls.kl_scale, 1.0 if latents is None else 1 / latents.scale
+    pull = (weight * inverse, weight * inverse * inverse, weight * priors.decay_of(engine.prior),
+            weight * state.precision)  # fmt: skip
+    penalties = (None, None) if latents is None else (latents.laplace, latents.gauss)
+    tensors = (at.grad, state.w, state.velocity, state.square, *penalties,
+               state.controls.factors[1], fresh_keys(state.generator),
+               native.columns(k, *pull, size, std, momentum))  # fmt: skip
+    n_penalised = 0 if latents is None else latents.rho.shape[1]
+    sizes = (k, n_penalised, state.n_bayesian, d)
+    library.bayesieve_move_chains(native.addresses(*tensors), *sizes, 1 / at.n_data)
+    after_move_(engine, state, at, in_c=True)
+
+
+def after_move_(engine: Sampler, state: ChainState, at: Slope, *, in_c: bool = False) -> None:
     """Let the prior follow the new position, and keep the position; in place."""
     chain, averaging, w, step = engine.chain, engine.averaging, state.w, state.step
     if state.latents is not None and engine.adapt != "none":
         omega = torch.ones_like(step) if engine.adapt == "em" else averaging.omega(step)
         settling = step <= averaging.noise_first if averaging.noise_first else None
-        keep = state.controls.keep
-        update_latents_(state.latents, w, keep, omega, averaging, at.residuals, settling)
+        settings = (omega, averaging, at.residuals, settling)
+        update_latents_(state.latents, w, state.controls.keep, *settings, in_c=in_c)
     if at.residuals is not None and at.residuals.column is not None:  # eq. L4
         before = w[:, at.residuals.column].exp().square()
         newest = at.residuals.square_sum / at.residuals.n_targets
@@ -493,7 +524,7 @@ def prior_pull(w: Tensor, latents: Latents) -> Tensor:
 
 def update_latents_(
     latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, averaging: Averaging,
-    residuals: Residuals | None, settling: Tensor | None = None,
+    residuals: Residuals | None, settling: Tensor | None = None, *, in_c: bool = False,
 ) -> None:  # fmt: skip
     """One round of eqs 12, 13, 15 and 14 at weights (k, d), in place; ω weighs the new estimates.
 
@@ -501,46 +532,77 @@ def update_latents_(
     that the pruning made would shrink the rest. `residuals` are there where σ is also the noise.
     Where `settling`, bool, scalar or (k, 1), σ² follows the residuals alone, eq. L3.
     """
-    n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
-    kept = None if keep is None else keep[:, :n]
-    weights = w[:, :n] if kept is None else w[:, :n] * kept
-    start = priors.log_odds_at_zero(latents.slab_prob, *numbers)  # (k, L)
-    if len(latents.sizes) > 1:  # one number for all weights of a layer
-        pairs = zip(start.split(1, 1), latents.sizes, strict=True)
-        start = torch.cat([column.expand(-1, size) for column, size in pairs], 1)
-    odds = priors.log_odds_from(start, weights, latents.scale, *numbers)
-    latents.rho.lerp_(torch.sigmoid(odds), omega)
-    laplace, gauss = priors.penalties(latents.rho, *numbers)
-    latents.laplace.lerp_(laplace, omega)
-    latents.gauss.lerp_(gauss, omega)
+    numbers = latents.spike_scale, latents.slab_std
+    odds = priors.log_odds_at_zero(latents.slab_prob, *numbers)  # (k, L)
+    sums = (_follow_natively_ if in_c else follow_)(latents, w, keep, omega, odds)
     if averaging.slab_prob:
-        means = _layer_means(latents.rho, kept, latents.sizes)
+        means = sums.rho / sums.kept.clamp(min=1)
         best = priors.best_slab_prob(means, latents.slab_share, latents.spike_share)
         latents.slab_prob.lerp_(best, omega)
     if averaging.scale:
-        _update_scale_(latents, weights, kept, omega, residuals, settling)
+        _update_scale_(latents, sums, omega, residuals, settling)
 
 
-def _layer_means(rho: Tensor, kept: Tensor | None, sizes: tuple[int, ...]) -> Tensor:
-    """Mean ρ of the weights that each layer keeps, 0 where it keeps none, (k, L)."""
-    counts: list[Tensor | int] = list(sizes)
-    if kept is not None:
-        rho = rho * kept
-        counts = [mask.sum(1, keepdim=True).clamp(min=1) for mask in kept.split(sizes, 1)]
-    layers = zip(rho.split(sizes, 1), counts, strict=True)
-    return torch.cat([layer.sum(1, keepdim=True) / count for layer, count in layers], 1)
+class Sums(NamedTuple):
+    """Sums over the weights that each layer keeps, (k, L) each."""
+
+    rho: Tensor
+    kept: Tensor  # how many
+    laplace: Tensor  # κ₀ |w|
+    gauss: Tensor  # κ₁ w²
+
+
+def follow_(latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, odds: Tensor) -> Sums:
+    """Eqs 12 and 13 for weights (k, d), in place; `odds` are those of ρ at 0, (k, L)."""
+    n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
+    kept = None if keep is None else keep[:, :n]
+    weights = w[:, :n] if kept is None else w[:, :n] * kept
+    if len(latents.sizes) > 1:  # one number for all weights of a layer
+        pairs = zip(odds.split(1, 1), latents.sizes, strict=True)
+        odds = torch.cat([column.expand(-1, size) for column, size in pairs], 1)
+    found = priors.log_odds_from(odds, weights, latents.scale, *numbers)
+    latents.rho.lerp_(torch.sigmoid(found), omega)
+    laplace, gauss = priors.penalties(latents.rho, *numbers)
+    latents.laplace.lerp_(laplace, omega)
+    latents.gauss.lerp_(gauss, omega)
+    values = (
+        latents.rho if kept is None else latents.rho * kept,
+        torch.ones_like(weights) if kept is None else kept,
+        latents.laplace * weights.abs(),
+        latents.gauss * weights.square(),
+    )
+    return Sums(*(_layer_sums(value, latents.sizes) for value in values))
+
+
+def _layer_sums(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Sums over the weights of each layer, (k, P) -> (k, L)."""
+    return torch.cat([layer.sum(1, keepdim=True) for layer in values.split(sizes, 1)], 1)
+
+
+def _follow_natively_(
+    latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, odds: Tensor
+) -> Sums:
+    """`follow_` in C."""
+    library, (k, d), n_layers = native.steps(), w.shape, len(latents.sizes)
+    assert library is not None
+    settings = (1 / latents.scale, 1 / latents.spike_scale, 1 / latents.slab_std, omega)
+    sums = torch.empty(4, k, n_layers)
+    mask = None if keep is None else keep.view(torch.uint8)
+    tensors = (latents.rho, latents.laplace, latents.gauss, w, mask,
+               native.table([latents.sizes]), odds, native.columns(k, *settings), sums)  # fmt: skip
+    sizes = (k, latents.rho.shape[1], d, n_layers)
+    library.bayesieve_follow(native.addresses(*tensors), *sizes)
+    return Sums(*sums)
 
 
 def _update_scale_(
-    latents: Latents, weights: Tensor, kept: Tensor | None, omega: Tensor,
-    residuals: Residuals | None, settling: Tensor | None,
+    latents: Latents, sums: Sums, omega: Tensor, residuals: Residuals | None,
+    settling: Tensor | None,
 ) -> None:  # fmt: skip
     """Eq. 14; where `settling`, eq. L3: the maximiser without the weights."""
     guess = latents.scale_count * latents.scale_square
-    laplace_sum = (latents.laplace * weights.abs()).sum(1, keepdim=True)
-    squares = (latents.gauss * weights.square()).sum(1, keepdim=True) + guess
-    n_kept = weights.shape[1] if kept is None else kept.sum(1, keepdim=True)
-    n_targets = 0
+    n_kept, laplace_sum, squares = (total.sum(1, keepdim=True) for total in sums[1:])
+    squares, n_targets = squares + guess, 0
     if residuals is not None:
         n_targets, squares = residuals.n_targets, squares + residuals.square_sum[:, None]
     count = n_kept + n_targets + latents.scale_count + 2

@@ -71,8 +71,13 @@ class SGLD(Sampler):
         """Eq. L1, then one update of the prior's latent numbers; in place."""
         at = sampling.slope(problem, state, batch)
         state.step += 1
-        noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
-        problem.kernel(_langevin_)(self, state, at, noise)
+        if problem.execution.native:
+            size, temperature = sampling.lengths(self, state)
+            std = noise_std(size, 1.0, 0.0, temperature)
+            sampling.move_natively_(self, state, at, size, std, momentum=0.0)
+        else:
+            noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
+            problem.kernel(_langevin_)(self, state, at, noise)
         sampling.keep_norms_(self, problem, state)
         return {"log_lik": at.log_lik}
 
@@ -125,8 +130,13 @@ class SGHMC(Sampler):
         """Eq. H1, then one update of the prior's latent numbers; in place."""
         at = sampling.slope(problem, state, batch)
         state.step += 1
-        noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
-        problem.kernel(_hamiltonian_)(self, state, at, noise)
+        if problem.execution.native:
+            size, temperature = sampling.lengths(self, state)
+            std = noise_std(size, self.friction, self.gradient_variance, temperature)
+            sampling.move_natively_(self, state, at, size, std, momentum=1 - self.friction)
+        else:
+            noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
+            problem.kernel(_hamiltonian_)(self, state, at, noise)
         sampling.keep_norms_(self, problem, state)
         return {"log_lik": at.log_lik}
 

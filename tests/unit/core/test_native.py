@@ -11,7 +11,7 @@ from torch import Generator, nn
 
 from bayesieve.core import native
 from bayesieve.core.batch import Batch
-from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.local import EAGER, IN_C, local_linear, perturbed
 from bayesieve.core.native import KernelUnavailableError
 from bayesieve.core.noise import (
@@ -23,6 +23,8 @@ from bayesieve.core.noise import (
     spread_,
 )
 from bayesieve.core.priors import (
+    GaussianLaplace,
+    Horseshoe,
     LayerScaled,
     Normal,
     SpikeSlab,
@@ -31,18 +33,20 @@ from bayesieve.core.priors import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
-from bayesieve.engines import bmr, scaled, variational
+from bayesieve.engines import bmr, horseshoe, scaled, variational
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.optimisers import pace_of
+from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import mlp
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import should_run_natively
-from problems import normal, seeded
+from problems import no_data, normal, run, seeded
 
 PRIOR = SpikeSlab(slab_std=(0.5, 1.0, 0.2), spike_std=(0.05, 0.1, 0.02), slab_prob=0.3)
 ENGINES = {
@@ -57,10 +61,10 @@ def library():
         pytest.skip("no C compiler")
 
 
-def problem_of(n=40, dtype=torch.float32):
+def problem_of(n=40, dtype=torch.float32, widths=(700, 3)):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = mlp((5,), 3, widths=(700, 3)).to(dtype)  # an odd number, and over one chunk
+        model = mlp((5,), 3, widths=widths).to(dtype)  # an odd number, and over one chunk
     x = normal(n, 5, seed=1, dtype=dtype)
     return Problem(model, Categorical(), (x, torch.arange(n) % 3))
 
@@ -297,6 +301,102 @@ def test_a_step_of_layer_scales_in_c_is_the_step_in_python(held):
         torch.testing.assert_close(found[1][key], wanted, rtol=1e-5, atol=1e-6)
 
 
+def scales_of_units(far):
+    """A state of the horseshoe whose layers have many units, one and a last one."""
+    problem, source = problem_of(widths=(130, 1)), Generator().manual_seed(8)
+    prior = Horseshoe(std=(0.01, 0.1, 1.0), shape=(2.0, 3.0, 1.5), rate=2.5)
+    state = HorseshoeVI(prior, lr=(1e-2, 1e-3, 1e-1)).init(problem, source, 3)
+    state.scale_mean.add_(torch.randn(state.scale_mean.shape, generator=source), alpha=far)
+    state.scale_log_std.uniform_(-2, 0.5, generator=source)
+    moments = state.scale_mean_moments, state.scale_log_std_moments
+    for tensor in (x for pair in moments for x in (pair.first, pair.second)):
+        tensor.uniform_(generator=source)
+    return state, torch.randn(state.scale_mean.shape, generator=source)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("far", [1.0, 40.0])
+def test_a_draw_of_unit_scales_in_c_is_the_draw_in_python(far, held):
+    state, noise = scales_of_units(far)
+    state.prior.held = held
+    made = horseshoe._factors_natively(state, noise)
+    # the sum of a hundred terms has more digits than each of the two
+    torch.testing.assert_close(made, horseshoe._factors(state, noise), rtol=5e-5, atol=0)
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("far", [1.0, 12.0])
+def test_a_step_of_unit_scales_in_c_is_the_step_in_python(far, held):
+    found = []
+    for move in (horseshoe._move_scales_, horseshoe._move_scales_natively_):
+        state, noise = scales_of_units(far)
+        state.prior.held, source = held, Generator().manual_seed(9)
+        pulls = torch.randn(2, 3, state.groups.n_groups, generator=source)
+        rates = scaled.Rates(pace_of(state.lr, torch.tensor(3.0)), torch.tensor(0.3), 7)
+        for _ in range(2):
+            move(state, noise, pulls, rates)
+        found.append(dict(named_tensors(state)))
+    for key, wanted in found[0].items():
+        torch.testing.assert_close(found[1][key], wanted, rtol=5e-5, atol=5e-6)
+
+
+MIXED = GaussianLaplace(
+    spike_scale=(0.3, 0.1, 0.5), slab_std=1.5, slab_prob=0.4, slab_share=0.1, scale=0.8, decay=2.5
+)
+CHAINS = {
+    "sgld": SGLD(Normal(0.5), (1e-3, 1e-4, 1e-2), 0.5),
+    "sgld-rms": SGLD(Normal((0.5, 1.0, 2.0)), 1e-3, preconditioned=True),
+    "sgld-sa": SGLD(MIXED, 1e-3, adapt="sa", averaging=Averaging(5.0)),
+    "sghmc": SGHMC(Normal(0.5), 1e-3, friction=0.3, chain=Chain(cycle=3, cooling=0.9)),
+    "sghmc-rms": SGHMC(MIXED, 1e-4, preconditioned=True),
+    "sghmc-em": SGHMC(MIXED, 1e-4, adapt="em", chain=Chain(burn_in=1, thin=2, n_kept=2)),
+}
+
+
+@pytest.mark.parametrize("real", [False, True])
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_move_of_chains_in_c_is_the_move_in_python(name, masks, real, monkeypatch):
+    engine, states = CHAINS[name], []
+    for in_c in (False, True):
+        torch.manual_seed(0)  # of a network with point parameters, more than a chunk of weights
+        layers = nn.Linear(5, 301), nn.LayerNorm(301), nn.Tanh(), nn.Linear(301, 3)
+        x, y = normal(40, 5, seed=1, dtype=torch.float32), torch.arange(40) % 3
+        likelihood = Gaussian(0.7, learned=True) if real else Categorical()
+        if real:
+            y = normal(40, 3, seed=2, dtype=torch.float32)
+        problem = Problem(nn.Sequential(*layers), likelihood, (x, y))
+        problem.execution.native, problem.execution.compiled = in_c, True  # noise by counter
+        monkeypatch.setattr(problem, "kernel", lambda function: function)
+        state = engine.init(problem, Generator().manual_seed(0), 3)
+        state.controls.kl_scale.fill_(0.3)
+        if masks:
+            source = Generator().manual_seed(1)
+            state.controls.allow_masks_(state.w)
+            state.controls.keep.copy_(torch.rand(state.w.shape, generator=source) < 0.5)
+            state.controls.trained.copy_(torch.rand(state.w.shape, generator=source) < 0.7)
+        for _ in range(4):
+            log_lik = engine.step(problem, state, Batch(problem.x, problem.y))["log_lik"]
+        states.append(dict(named_tensors(state)) | {"log_lik": log_lik})
+    for key, wanted in states[0].items():
+        scale = max(float(wanted.float().abs().max()), 1.0)
+        torch.testing.assert_close(states[1][key], wanted, rtol=2e-4, atol=1e-5 * scale, msg=key)
+
+
+def test_the_noise_of_chains_in_c_has_the_stated_variance():
+    d = 20_001
+    for engine, variance in (
+        (SGLD(step_size=0.01, temperature=0.5), 2 * 0.01 * 0.5),
+        (SGHMC(step_size=0.2, temperature=0.5, friction=0.3), 2 * 0.2 * (0.3 - 0.1) * 0.5),
+    ):
+        problem = no_data(d, torch.float32)
+        problem.execution.native = True
+        w = run(engine, problem, 1, n_models=2).w
+        assert abs(float(w[0].square().mean()) / variance - 1) < 4 * (2 / d) ** 0.5
+        assert float((w[0] * w[1]).mean().abs()) < 4 * variance / d**0.5
+        assert float((w[0, 1:] * w[0, :-1]).mean().abs()) < 4 * variance / d**0.5
+
+
 class WithUnusedLayer(nn.Module):
     """A network with point parameters, and a layer that its output does not need."""
 
@@ -388,9 +488,17 @@ def test_point_estimates_move_as_in_python(engine, masks):
         torch.testing.assert_close(c, python, rtol=1e-4, atol=1e-6)
 
 
-def test_a_point_estimate_in_c_compiles_nothing(monkeypatch):
+IN_C = [MAP(), SBNN(), SBNN(local=True), SBNN(paired=True), FlatVI(), BMR(), BMR(local=True),
+        HorseshoeVI(), HorseshoeVI(local=True), SGLD(step_size=1e-5), SGHMC(step_size=1e-5),
+        SGHMC(GaussianLaplace(), 1e-6, adapt="sa")]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", IN_C)
+@pytest.mark.parametrize("k", [1, 2])
+def test_steps_in_c_compile_nothing(engine, k, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("compiled"))
-    fit(problem_of(), MAP(), epochs=1, batch_size=20, schedule=Schedule(compile="on"))
+    run = fit(problem_of(), [engine] * k, steps=2, batch_size=20, schedule=Schedule(compile="on"))
+    assert run.problem.execution.native
 
 
 def test_only_float32_on_a_cpu_runs_natively():

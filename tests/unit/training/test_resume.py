@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bayesieve.core import native
 from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
@@ -38,6 +39,7 @@ CHAINS = SGHMC(
 )
 N_STEPS = 4 * PER_EPOCH
 EVERY_2 = Schedule(checkpoint_every=2)
+IN_C = Schedule(compile="on" if native.steps() is not None else "off")
 
 
 class Contrary:
@@ -58,6 +60,8 @@ CASES = {
     "bmr": (with_batch_norm, BMR(lr=0.3, init_std=0.5, local=True), {"n_models": 2}),
     "bmr-to-a-target": (None, BMR(lr=0.3, init_std=0.5), {"pruning": PRUNING}),
     "horseshoe": (None, HorseshoeVI(lr=0.1), {}),
+    "horseshoe-in-c": (None, HorseshoeVI(lr=0.1), {"n_models": 2, "schedule": IN_C}),
+    "chains-in-c": (None, CHAINS, {"n_models": 2, "schedule": IN_C}),
     "chains": (with_batch_norm, CHAINS, {"n_models": 2, "pruning": AnnealedPruning(0.5, end=0.5)}),
     "pruning": (None, SBNN_, {"pruning": PRUNING}),
     "soft-pruning": (None, SBNN_, {"pruning": replace(PRUNING, soft=True)}),
