@@ -21,7 +21,6 @@ from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.bundle import stored_bytes
-from bayesieve.deliver.runtime import as_runtime
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Limits, Source
@@ -110,6 +109,8 @@ def _times(
             other work took the processor away for more than a sixth of the time; None if there is
             nothing to compare.
     """
+    from bayesieve.deliver.runtime import as_runtime  # here: SciPy takes a third of a second
+
     candidates: dict[str, Callable[[Tensor], object]] = {"torch dense": dense}
     if small is not None:
         candidates["torch sieved"] = small
