@@ -2,8 +2,9 @@
 
 Needs a run folder, and for the last two Chromium and playwright (the extra `dev`). Building is
 collecting and writing, without starting Python or reading the data; its time is given on the wall
-and as processor time, which a busy machine does not inflate. The slider is moved over all its
-positions; a move counts until the page is laid out again.
+and as processor time, which a busy machine does not inflate. `stored` is the whole command, from
+the start of Python to its end, where the page in the run folder is as it would be. The slider is
+moved over all its positions; a move counts until the page is laid out again.
 
     bayesieve demo --out runs/demo
     python benchmarks/report.py runs/demo --out results/report.json
@@ -15,6 +16,9 @@ import json
 import os
 import platform
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,6 +35,7 @@ from bayesieve.runs.page import read_source
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TARGETS = {  # the most that is allowed
     "first_build_s": 3.0,
+    "stored_cpu_s": 4.0,
     "bytes": 3_000_000,
     "first_paint_ms": 1000.0,
     "slider_worst_ms": 50.0,
@@ -60,6 +65,19 @@ def build(folder: Path, out: Path) -> dict[str, Any]:
         rows[f"{name}_build_cpu_s"] = round(time.process_time() - cpu, 3)
     out.write_text(text, encoding="utf-8")
     return {**rows, "bytes": len(text.encode())}
+
+
+def stored(folder: Path, out: Path) -> dict[str, Any]:
+    """Processor time of `bayesieve report` with the page in the run folder, the median of 5."""
+    command = [sys.executable, "-m", "bayesieve", "report", str(folder)]
+    seconds = []
+    subprocess.run(command, check=True, capture_output=True)  # writes the page that is missing
+    for _ in range(5):
+        before = os.times()
+        subprocess.run([*command, "-o", str(out)], check=True, capture_output=True)
+        after = os.times()
+        seconds.append(sum(after[2:4]) - sum(before[2:4]))  # of child processes
+    return {"stored_cpu_s": round(statistics.median(seconds), 2)}
 
 
 def look(path: Path) -> dict[str, Any]:
@@ -127,6 +145,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "report.html"
         rows = build(options.run, path)
+        rows |= stored(options.run, path.with_name("stored.html"))
         found = record(options.run, {**rows, **look(path)})
     text = json.dumps(found, indent=1) + "\n"
     print(text, end="")

@@ -146,6 +146,7 @@ def page_table(results: list[dict[str, Any]]) -> str:
     rows = (
         ("collecting and writing, processor time", "first_build_cpu_s", 1, "s"),
         ("the same on the wall", "first_build_s", 1, "s"),
+        ("`bayesieve report` of a stored page, processor time", "stored_cpu_s", 1, "s"),
         ("size of the page", "bytes", 1e-3, "kB"),
         ("first contentful paint", "first_paint_ms", 1, "ms"),
         (f"slider, median of {numbers.get('moves', 0)} moves", "slider_median_ms", 1, "ms"),

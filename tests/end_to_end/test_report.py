@@ -3,6 +3,8 @@
 import json
 import os
 import struct
+import subprocess
+import sys
 import webbrowser
 
 import pytest
@@ -115,6 +117,24 @@ def test_what_was_collected_once_is_not_computed_again(pruned, tmp_path, monkeyp
     assert as_json("report", pruned, "--points", 2)["runs"][0]["points"] == 2
     (pruned / "report.html").write_text('<script type="application/json" id="data">[</script>')
     assert as_json("report", pruned, "--points", 2)["runs"][0]["points"] == 2
+
+
+def test_a_page_that_is_stored_loads_no_library_it_does_not_need(tmp_path):
+    rows = [f"{i},{i * 7 % 5},{'ab'[i % 2]}" for i in range(60)]
+    (tmp_path / "t.csv").write_text("\n".join(["x,z,y", *rows]) + "\n")
+    table = ["--data", f"csv:{tmp_path / 't.csv'}", "--target", "y", *TINY[2:]]
+    ok("train", *table, "--epochs", "1", "--out", tmp_path / "run")
+    asked = ["report", str(tmp_path / "run"), "--device", "cpu", "--points", "2"]
+    ok(*asked)
+    code = (
+        "import gc, sys; from bayesieve.cli.main import app; app(sys.argv[1:], standalone_mode=0); "
+        "print(*{'scipy', 'matplotlib', 'sklearn', 'pandas', 'torch._dynamo'} & {*sys.modules}); "
+        "print('torch' in sys.modules, gc.isenabled(), gc.get_freeze_count() > 0)"
+    )
+    command = [sys.executable, "-c", code, *asked]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "testing" not in done.stderr  # it was stored
+    assert done.stdout.splitlines()[-2:] == ["", "True True True"]
 
 
 def test_checks_are_printed_and_are_the_exit_code(pruned, tmp_path):

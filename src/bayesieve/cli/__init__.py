@@ -1,7 +1,9 @@
 """The command line: flags and what is printed; `commands` has one function per command."""
 
+import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +12,8 @@ from contextlib import AbstractContextManager, contextmanager
 def run() -> None:
     """Run the command line."""
     with ended_at_once():
-        from bayesieve.cli import main  # takes half a second
+        with uncollected():
+            from bayesieve.cli import main  # takes half a second
 
         main.run()
 
@@ -21,6 +24,24 @@ def ended_at_once() -> AbstractContextManager[None]:
     An exception would not do: modules that are half imported swallow it, or fail in other ways.
     """
     return signals_to(_end)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Import modules without a search for garbage, which is a quarter of the time torch takes.
+
+    They live as long as the process. Later searches leave out what was there, and so does the last
+    one when Python ends. A process that had torch before us keeps its habits.
+    """
+    if "torch" in sys.modules:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager

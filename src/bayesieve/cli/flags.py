@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-from bayesieve.cli import ended_at_once
+from bayesieve.cli import ended_at_once, uncollected
 from bayesieve.cli.console import JsonFlag, heartbeat, print_json
 from bayesieve.cli.layout import HelpAll
 from bayesieve.engines.config import flag_name
@@ -50,7 +50,7 @@ def command(
             values.pop("help_all", None)  # it ended the program if it was given
             values |= {name: shlex.join(sys.argv[1:]) for name in recorded}
             asked = options.of(**{k: v for k, v in values.items() if v is not None and v != []})
-            with ended_at_once():
+            with ended_at_once(), uncollected():
                 options.load()
             if is_shared() and show.__name__ != "train":
                 raise UsageError(
