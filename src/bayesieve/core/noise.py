@@ -233,10 +233,14 @@ def _turn(
     """Mirror a draw at its centre, after the first half of a batch, and fill `turned`."""
     (k, d), n = state.mean.shape, state.log_std.shape[1]
     drawn.turned = torch.empty_like(state.log_std)
-    if problem.execution.native and ratio is None:
-        library = native.steps()
+    if problem.execution.native:
+        library, centre = native.steps(), state.mean
         assert library is not None
-        tensors = (state.mean, keep, drawn.grads, drawn.weights, drawn.turned)
+        if ratio is not None:
+            centre, runs, by = centre.clone(), state.groups.runs, ratio.contiguous()
+            sizes, scaled = (len(runs), ratio.shape[1]), (runs, by, None, centre)
+            library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
+        tensors = (centre, keep, drawn.grads, drawn.weights, drawn.turned)
         library.bayesieve_turn(k, n, d, *map(native.address, tensors))
     else:
         problem.kernel(turn_)(state, drawn, ratio, keep)

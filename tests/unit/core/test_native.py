@@ -489,8 +489,8 @@ def test_point_estimates_move_as_in_python(engine, masks):
 
 
 IN_C = [MAP(), SBNN(), SBNN(local=True), SBNN(paired=True), FlatVI(), BMR(), BMR(local=True),
-        HorseshoeVI(), HorseshoeVI(local=True), SGLD(step_size=1e-5), SGHMC(step_size=1e-5),
-        SGHMC(GaussianLaplace(), 1e-6, adapt="sa")]  # fmt: skip
+        BMR(paired=True), HorseshoeVI(), HorseshoeVI(local=True), SGLD(step_size=1e-5),
+        SGHMC(step_size=1e-5), SGHMC(GaussianLaplace(), 1e-6, adapt="sa")]  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", IN_C)

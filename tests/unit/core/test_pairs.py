@@ -133,6 +133,25 @@ def test_a_paired_step_in_c_is_the_step_in_python(masks):
         torch.testing.assert_close(states[1][name], value, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.skipif(native.steps() is None, reason="no C compiler")
+@pytest.mark.parametrize("masks", [False, True])
+def test_a_paired_draw_of_scaled_weights_turns_in_c_as_in_python(masks):
+    found = []
+    for native_steps in (False, True):
+        problem = problem_of(dtype=torch.float32)
+        problem.execution.native = True  # the same draw
+        state = started(BMR(paired=True, local=False), problem, masks=masks)
+        groups = (2, state.groups.n_groups)
+        ratio = 0.5 + torch.rand(groups, generator=Generator().manual_seed(7))
+        draw = draw_weights(problem, state, local=False, paired=True, ratio=ratio)
+        before = draw.weights.clone()
+        problem.execution.native = native_steps
+        problem.gradient_(draw, problem.batch(torch.arange(11)), state.generator)
+        assert not torch.equal(draw.weights, before)
+        found.append((draw.weights.clone(), draw.turned.clone()))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
 def test_few_examples_are_not_halved():
     problem = problem_of()
     engine = SBNN(paired=True)
