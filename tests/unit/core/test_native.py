@@ -488,12 +488,12 @@ def test_point_estimates_move_as_in_python(engine, masks):
         torch.testing.assert_close(c, python, rtol=1e-4, atol=1e-6)
 
 
-IN_C = [MAP(), SBNN(), SBNN(local=True), SBNN(paired=True), FlatVI(), BMR(), BMR(local=True),
+NATIVE = [MAP(), SBNN(), SBNN(local=True), SBNN(paired=True), FlatVI(), BMR(), BMR(local=True),
         BMR(paired=True), HorseshoeVI(), HorseshoeVI(local=True), SGLD(step_size=1e-5),
         SGHMC(step_size=1e-5), SGHMC(GaussianLaplace(), 1e-6, adapt="sa")]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", IN_C)
+@pytest.mark.parametrize("engine", NATIVE)
 @pytest.mark.parametrize("k", [1, 2])
 def test_steps_in_c_compile_nothing(engine, k, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("compiled"))
