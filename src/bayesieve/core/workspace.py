@@ -109,9 +109,9 @@ class Execution:
     ) -> Callable[..., Any]:
         """The elementwise function, compiled when `compiled` is set.
 
-        One of few numbers (`small`) is not, where the step is in C: compiling it would take the
-        seconds that C saves, and a call costs no less. One of tensors of several shapes
-        (`any_shape`) is compiled once for all of them.
+        One of few numbers or few operations (`small`) is not, where steps are in C: compiling it
+        would take the seconds that C saves, and a call costs no less. One of tensors of several
+        shapes (`any_shape`) is compiled once for all of them.
         """
         if not self.compiled or (small and self.native):
             return function

@@ -127,7 +127,8 @@ class MAP:
         lr = state.lr * state.controls.lr_scale
         if not in_c:
             pace = pace_of(lr, state.step)
-            problem.kernel(_move_)(self, state, draw.grads, lr, pace, problem.n_data, trained)
+            move_ = problem.kernel(_move_, small=self.optimizer == "sgd")
+            move_(self, state, draw.grads, lr, pace, problem.n_data, trained)
             return {"log_lik": log_lik}
         if trained is not None:
             assert draw.grads is not None
