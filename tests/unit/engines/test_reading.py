@@ -19,7 +19,7 @@ FLOOR = (*(f"core.{name}" for name in CORE), "core.likelihoods", "checks", "erro
 LIMITS = {
     "MAP": ("map", 2, 340),
     "SBNN": ("sbnn", 3, 600),
-    "SGHMC": ("sgmcmc", 3, 700),
+    "SGHMC": ("sgmcmc", 3, 780),  # moves in C and their twins
     "BMR": ("bmr", 4, 900),
     "horseshoe": ("horseshoe", 4, 900),
     "TDAMP": ("tdamp", 8, 1550),
