@@ -50,7 +50,7 @@ from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
-from studies.harness import Run, chosen, numbers, only_draws, prior_pairs, splits
+from studies.harness import Run, chosen, numbers, only_draws, prior_pairs, splits, whole_numbers
 from studies.record import Row, make_row, over_seeds
 
 # The paper's accuracies in % by zeros in %: the best on test images after the target sparsity.
@@ -278,8 +278,8 @@ def main(arguments: list[str] | None = None) -> int:
         epochs=70, dense_lr=0.2, dense_epochs=100, batch_size=500,
     )  # fmt: skip
     parser.add_argument("--methods", default="a-sghmc,a-sghmc-em,a-sghmc-sa")
-    parser.add_argument("--zeros", type=lambda text: tuple(int(p) for p in text.split(",")),
-                     default=(50, 90), help=f"of {', '.join(map(str, PRIORS))}")  # fmt: skip
+    parser.add_argument("--zeros", type=whole_numbers, default=(50, 90),
+                     help=f"of {', '.join(map(str, PRIORS))}")  # fmt: skip
     parser.add_argument("--dense", type=Path,
                      help="file of the dense network: read if it exists, else written")  # fmt: skip
     parser.add_argument("--omega", type=numbers, default=(1.0,), help="comma list")

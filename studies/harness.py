@@ -124,6 +124,16 @@ def numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """A comma list of whole numbers, for argparse.
+
+    Example:
+        >>> whole_numbers("50,90")
+        (50, 90)
+    """
+    return tuple(int(part) for part in text.split(","))
+
+
 def prior_pairs(text: str) -> tuple[tuple[float, float], ...]:
     """A comma list of v0:v1, the Laplace scale and the Gaussian variance, for argparse.
 

@@ -19,13 +19,16 @@ The weights are those of github.com/akamaster/pytorch_resnet_cifar10 (BSD-2), as
 Zeros are counted over all parameters. BatchNorm is kept as points; its statistics follow the data
 while training, and stay as they are in "once". The networks were trained on all 50,000 images, so
 `--held-out`, which sets 5,000 of them aside, can choose settings of the tuning alone. `--distill`
-gives the published network, as it is, a share of the labels; such rows end in "/kd".
+gives the published network, as it is, a share of the labels; such rows end in "/kd", or in "/kd56"
+where ResNet-56 is the one that teaches. Test rows of "tuned" move images by up to 2 pixels, chosen
+on held-out images among 0, 1, 2 and 4.
 """
 
 import argparse
 import math
 import time
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +65,16 @@ from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.sieve.unit_rules import layer_positions
 from bayesieve.training.distill import soften
 from studies import images
-from studies.harness import Row, Run, chosen, make_row, numbers, splits, study_parser
+from studies.harness import (
+    Row,
+    Run,
+    chosen,
+    make_row,
+    numbers,
+    splits,
+    study_parser,
+    whole_numbers,
+)
 
 PUBLISHED = {20: 91.73, 56: 93.4}  # accuracy in % of the dense networks
 # What we set out to reach, accuracy in % by row.
@@ -111,8 +123,12 @@ class Setting:
     batch_size: int = 250  # images per step
     precision: Precision = "float32"  # of the network in training
     end: float = 0.6  # fraction of a tuning after which nothing more is removed
-    distill: float = 0.0  # share of the published network in the labels
+    distill: float = 0.0  # share of a published network in the labels
+    teacher: int = 0  # its depth; 0 is the network's own
     cycles: int = 0  # of the step size of "sampled"
+    shift: int = 4  # pixels by which training images are moved at most
+    soft: bool = False  # whether weights may come back while others still go
+    widths: Literal["even", "laplace"] = "even"  # starting widths of "tuned"
 
     @property
     def name(self) -> str:
@@ -127,7 +143,7 @@ class Setting:
             self.part,
             self.way,
             f"{self.zeros:g}" if self.zeros else "",
-            "kd" if self.distill else "",
+            f"kd{self.teacher or ''}" if self.distill else "",
         )
         return "/".join(word for word in words if word)
 
@@ -211,7 +227,7 @@ def as_trained(data: DataSet) -> DataSet:
 
 def problem_of(setting: Setting, data: DataSet, device: str) -> Problem:
     """The published network and the training images, moved and mirrored where it is tuned."""
-    augment = Augment(shift=4, flip=True, fill=PIXELS.black) if setting.epochs else None
+    augment = Augment(shift=setting.shift, flip=True, fill=PIXELS.black) if setting.epochs else None
     net = published(setting.depth, data_root())
     problem = Problem(net, likelihoods.Categorical(), data.train, roles=ROLES,
                       precision=setting.precision, augment=augment)  # fmt: skip
@@ -222,6 +238,13 @@ def point_of(problem: Problem) -> Posterior:
     """The network as it is, as a posterior without width."""
     buffers = problem.network.buffers()
     return Samples(problem.network, problem.initial[None].clone(), buffers=buffers)
+
+
+def softened(problem: Problem, setting: Setting) -> Problem:
+    """The problem with a share of a published network in its labels."""
+    net = published(setting.teacher or setting.depth, data_root())
+    teacher = Problem(net, likelihoods.Categorical(), (problem.x, problem.y)).to(problem.device)
+    return soften(problem, [point_of(teacher)], setting.distill, _TEACHER_TEMPERATURE)
 
 
 def sieved_once(problem: Problem, settings: list[Setting]) -> list[SparseModel]:
@@ -243,14 +266,17 @@ def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
         maps = inner_maps(problem, setting.zeros / 100)
         pruning = GradualUnits(maps, start=_START, end=setting.end)
     else:
-        pruning = GradualPruning(setting.zeros / 100, start=_START, end=setting.end, score="snr")
+        pruning = GradualPruning(setting.zeros / 100, start=_START, end=setting.end, score="snr",
+                                 soft=setting.soft)  # fmt: skip
     engine = SBNN(prior, lr=setting.lr, init_std=setting.init_std)
-    given = point_of(problem)
+    given = start = point_of(problem)
+    if setting.widths == "laplace":
+        start = laplace(problem, given)
     if setting.distill:
-        problem = soften(problem, [given], setting.distill, _TEACHER_TEMPERATURE)
+        problem = softened(problem, setting)
     run = fit(problem, engine, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
               schedule=Schedule(lr="cosine", warmup=0.02, kl=setting.kl), pruning=pruning,
-              start_from=given)  # fmt: skip
+              start_from=start)  # fmt: skip
     return run.sparse()
 
 
@@ -273,12 +299,13 @@ def sampled(setting: Setting, problem: Problem, seed: int) -> SparseModel:
     share, start, end = setting.zeros / 100, 0.02 / setting.cycles, setting.end / setting.cycles
     pruning: GradualPruning | GradualUnits
     if setting.depth == 20:
-        pruning = GradualPruning(share, start=start, end=end, score="magnitude")
+        pruning = GradualPruning(share, start=start, end=end, score="magnitude",
+                                 soft=setting.soft)  # fmt: skip
     else:
         pruning = GradualUnits(inner_maps(problem, share), start=start, end=end, score="magnitude")
     point = point_of(problem)
     if setting.distill:
-        problem = soften(problem, [point], setting.distill, _TEACHER_TEMPERATURE)
+        problem = softened(problem, setting)
     run = fit(problem, engine, epochs=setting.epochs, batch_size=setting.batch_size, seed=seed,
               schedule=Schedule(lr="constant", warmup=0.01), pruning=pruning,
               start_from=point)  # fmt: skip
@@ -310,16 +337,19 @@ def scored(model: Posterior | SparseModel, data: DataSet) -> dict[str, float]:
 def settings(options: argparse.Namespace) -> list[Setting]:
     """Every row that is asked for, in order."""
     asked: list[Setting] = [Setting(depth, "dense") for depth in options.depths]
-    train: dict[str, Any] = {"epochs": options.epochs, "precision": options.precision,
-                             "batch_size": options.batch_size, "init_std": options.init_std,
-                             "end": options.end, "distill": options.distill}  # fmt: skip
     if "once" in options.parts:
         asked += [Setting(depth, "once", zeros, way) for depth in options.depths for way in WAYS
                   for zeros in CURVE]  # fmt: skip
-    for lr in options.lr:
+    for lr, end, share, shift in product(options.lr, options.end, options.distill, options.shift):
+        train: dict[str, Any] = {
+            "epochs": options.epochs, "precision": options.precision, "end": end,
+            "batch_size": options.batch_size, "init_std": options.init_std, "distill": share,
+            "shift": shift, "soft": options.soft, "teacher": options.teacher if share else 0,
+        }  # fmt: skip
         for kl in options.kl:
             if "tuned" in options.parts:
-                asked += [Setting(depth, "tuned", zeros, "snr", lr=lr, kl=kl, **train)
+                asked += [Setting(depth, "tuned", zeros, "snr", lr=lr, kl=kl,
+                                  widths=options.widths, **train)
                           for depth in options.depths for zeros in options.zeros]  # fmt: skip
             if "structured" in options.parts and 56 in options.depths:
                 asked.append(Setting(56, "structured", 50.0, lr=lr, kl=kl, **train))
@@ -333,7 +363,8 @@ def settings(options: argparse.Namespace) -> list[Setting]:
 def main(arguments: list[str] | None = None) -> int:
     """Sieve the published networks, writing the record after every row."""
     parser = study_parser(__doc__, "--held-out", "--budget", "--precision", precision="bf16",
-                          quick="ResNet-20, 100 images, one pass, 80 %% zeros")  # fmt: skip
+                          seeds=1, quick="ResNet-20, 100 images, one pass, 80 %% zeros"
+    )  # fmt: skip
     parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
     parser.add_argument("--depths", default="20,56", help="of 20, 56")
     parser.add_argument("--zeros", type=numbers, default=(80.0, 90.0), help="of tuned networks")
@@ -341,13 +372,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--lr", type=numbers, default=(1e-3,), help="comma list")
     parser.add_argument("--kl", type=numbers, default=(0.02,), help="comma list")
     parser.add_argument("--init-std", type=float, default=0.01, help="starting width of weights")
-    parser.add_argument("--end", type=float, default=0.6,
+    parser.add_argument("--widths", choices=("even", "laplace"), default="even",
+                        help="starting widths of tuned weights")  # fmt: skip
+    parser.add_argument("--end", type=numbers, default=(0.6,),
                         help="fraction of a tuning after which nothing is removed")  # fmt: skip
+    parser.add_argument("--soft", action="store_true",
+                        help="weights may come back while others still go")  # fmt: skip
+    parser.add_argument("--shift", type=whole_numbers, default=(4,),
+                        help="pixels by which images move at most; comma list")  # fmt: skip
     parser.add_argument("--cycles", type=int, default=4, help="of the step size of a chain")
-    parser.add_argument("--distill", type=float, default=0.0,
-                        help="share of the published network in the labels")  # fmt: skip
+    parser.add_argument("--distill", type=numbers, default=(0.0,),
+                        help="shares of the published network in the labels")  # fmt: skip
+    parser.add_argument("--teacher", type=int, choices=PUBLISHED, default=0,
+                        help="depth of that network, if it is not the same")  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=250)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first one")
     options = parser.parse_args(arguments)
     options.parts = chosen("pretrained_resnet", "part", options.parts, PARTS)
     depths = chosen("pretrained_resnet", "depth", options.depths, [str(d) for d in PUBLISHED])
@@ -379,20 +418,23 @@ def groups(asked: list[Setting]) -> list[list[Setting]]:
 def measured(group: list[Setting], data: DataSet, options: argparse.Namespace) -> list[Row]:
     """The rows of settings that share their work; seconds are an equal part of its time."""
     began, first = time.perf_counter(), group[0]
-    problem = problem_of(first, data, options.device)
-    models: list[Posterior] | list[SparseModel]
+    seeds = [options.seed]
+
+    def problem() -> Problem:
+        return problem_of(first, data, options.device)
+
     if first.part == "dense":
-        models = [point_of(problem)]
+        each = [[scored(point_of(problem()), data)]]
     elif first.part == "once":
-        models = sieved_once(problem, group)
-    elif first.part == "sampled":
-        models = [sampled(first, problem, options.seed)]
+        each = [[scored(model, data)] for model in sieved_once(problem(), group)]
     else:
-        models = [tuned(first, problem, options.seed)]
-    scores = [scored(model, data) for model in models]
+        seeds = list(range(options.seed, options.seed + options.seeds))
+        train = sampled if first.part == "sampled" else tuned
+        each = [[scored(train(first, problem(), seed), data) for seed in seeds]]
     seconds = round((time.perf_counter() - began) / len(group), 2)
-    return [make_row(one.name, asdict(one), [score], seeds=[options.seed], seconds=seconds)
-            for one, score in zip(group, scores, strict=True)]  # fmt: skip
+    return [make_row(one.name, asdict(one), scores, seeds=seeds, seconds=seconds,
+                     spread=("accuracy",) if len(seeds) > 1 else ())
+            for one, scores in zip(group, each, strict=True)]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -615,6 +615,16 @@ def statistics_names(network: Network) -> tuple[str, ...]:
     return tuple(names)
 
 
+def has_statistics(module: nn.Module) -> bool:
+    """Whether a module keeps running means and variances.
+
+    Example:
+        >>> has_statistics(nn.BatchNorm1d(3)), has_statistics(nn.LayerNorm(3))
+        (True, False)
+    """
+    return any(isinstance(m, _NormBase) and m.track_running_stats for m in module.modules())
+
+
 def flat_statistics(names: tuple[str, ...], buffers: Mapping[str, Tensor]) -> Tensor:
     """The named buffers of k models, (k, ...) each, as one tensor (k, b)."""
     return torch.cat([buffers[name].flatten(1) for name in names], 1)

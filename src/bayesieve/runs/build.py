@@ -24,6 +24,7 @@ from bayesieve.core.memory import free_bytes
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
+from bayesieve.core.workspace import has_statistics
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.cache import is_mapped
@@ -95,7 +96,7 @@ def make_plan(config: RunConfig) -> Plan:
     model = build_module(config.net, data, config.training.seed)
     if config.net.warm_start is not None:
         load_weights(model, Path(config.net.warm_start))
-    config, size = _resolve(config, data, len(train), device)
+    config, size = _resolve(config, data, len(train), device, model)
     problem = Problem(
         model,
         build_likelihood(config.net, data),
@@ -228,7 +229,7 @@ def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
 
 
 def _resolve(
-    config: RunConfig, data: DataSet, n_data: int, device: torch.device
+    config: RunConfig, data: DataSet, n_data: int, device: torch.device, model: nn.Module
 ) -> tuple[RunConfig, RunSize]:
     """The settings without gaps, and the length of the run."""
     training = config.training
@@ -236,7 +237,8 @@ def _resolve(
         raise UsageError("give either --epochs or --steps, not both.")
     asked = (training.epochs, training.steps, training.batch_size)
     table = len(data.input_shape) == 1
-    size = RunSize.of(config.engine.name, n_data, *asked, task=data.task, table=table)
+    size = RunSize.of(config.engine.name, n_data, *asked, task=data.task, table=table,
+                      normalised=has_statistics(model))  # fmt: skip
     training = replace(
         training,
         batch_size=training.batch_size or size.batch_size,
@@ -460,9 +462,9 @@ def may_be_huge(config: NetConfig, data: DataSet) -> bool:
 
 def _check_huge(config: RunConfig, data: DataSet, train: Examples, device: torch.device) -> None:
     """Raise where a network and its run do not fit, before anything is allocated."""
-    config, size = _resolve(config, data, len(train), device)
     with torch.device("meta"):
         model = build_module(config.net, data, config.training.seed)
+    config, size = _resolve(config, data, len(train), device, model)
     pair, likelihood = (train.x.to("meta"), train.y.to("meta")), build_likelihood(config.net, data)
     problem = Problem(model, likelihood, pair, roles=build_roles(config.net))
     with suppress(UnsupportedModelError):  # what cannot be rehearsed is built and tried
@@ -520,7 +522,8 @@ def memory_by_engine(plan: Plan) -> dict[str, dict[str, float]]:
         config = replace(plan.config, engine=EngineConfig(name), pruning=PruningConfig())
         config = replace(config, schedule=ScheduleConfig())
         with suppress(UnsupportedModelError, ValueError, TypeError):
-            config, size = _resolve(config, plan.data, plan.problem.n_data, plan.device)
+            config, size = _resolve(config, plan.data, plan.problem.n_data, plan.device,
+                                    plan.problem.network.skeleton)  # fmt: skip
             engine = _sized_engine(config, size)
             need = needed_memory(config, plan.data, plan.problem, engine, size, plan.device)
             found[name] = {

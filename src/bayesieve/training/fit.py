@@ -18,7 +18,7 @@ from bayesieve.core.inputs import tensors_of
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
-from bayesieve.core.workspace import KeptMoments
+from bayesieve.core.workspace import KeptMoments, has_statistics
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.optimisers import Moments
 from bayesieve.engines.recipes import RunSize
@@ -305,7 +305,8 @@ def _recommended(
     if problem.stream is not None:
         batch_size = batch_size or problem.stream.batch_size
     table = all(tensor.dim() == 2 and tensor.is_floating_point() for tensor in inputs)
-    facts = {"task": problem.likelihood.task, "table": table}
+    facts = {"task": problem.likelihood.task, "table": table,
+             "normalised": has_statistics(problem.network.skeleton)}  # fmt: skip
     size = RunSize.of(name, problem.n_data, epochs, steps, batch_size, **facts)
     if name is None:
         return size, engine, schedule or Schedule()

@@ -12,6 +12,7 @@ from torch import Generator, Tensor, nn
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
+from bayesieve.core.workspace import has_statistics
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.preprocessing import PixelScale, centred
@@ -164,7 +165,8 @@ def _measure(
         augment=_augment(asked, data),
     ).to(choose_device(asked.device))
     table = len(data.input_shape) == 1
-    method = build_method(name, data.task, problem.n_data, asked, changes, table=table)
+    method = build_method(name, data.task, problem.n_data, asked, changes, table=table,
+                          normalised=has_statistics(model))  # fmt: skip
     return measure(method, model, problem, data.test, asked, outside=foreign, scale=scale)
 
 

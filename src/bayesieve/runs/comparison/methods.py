@@ -119,6 +119,7 @@ def build_method(
     changes: Mapping[str, Section],
     *,
     table: bool = False,
+    normalised: bool = False,
 ) -> Method:
     """A method with its engine for a run of this length.
 
@@ -129,9 +130,10 @@ def build_method(
         asked: options of the comparison: the passes it may spend.
         changes: section -> settings that differ from the recommended ones.
         table: whether the inputs are the columns of a table.
+        normalised: whether the network has running statistics.
     """
     config = _config(name, changes)
-    facts = {"task": task, "table": table}
+    facts = {"task": task, "table": table, "normalised": normalised}
     size, after = (
         RunSize.of(config.engine.name, n_data, epochs, None, asked.batch_size, **facts)
         for epochs in (asked.epochs, asked.finetune)
