@@ -5,14 +5,18 @@ layer(x; m) and variance layer(x²; s²). Drawing it directly gives lower-varian
 Linear this is exact per example; for Conv the noise is independent at each position, a different
 estimator with the same marginal means and variances.
 
-Besides the second product, a layer costs a pass over its activations each way. `Passes` are these
-two: in C on a CPU, and on a GPU fused by `torch.compile` in runs that compile.
+Besides the second product, a layer costs a pass over its inputs and its outputs each way. `Passes`
+are these: in C on a CPU, and on a GPU fused by `torch.compile` in runs that compile.
+
+The products of variances are in the dtype of the variances of the weights. On a CPU that multiplies
+bfloat16 faster it is that (`product_dtype`), since the third digit of a variance does not count.
+The C of a step writes the variances in it, and reads their gradients.
 """
 
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -26,6 +30,7 @@ from bayesieve.errors import UnsupportedModelError
 
 _TENSORS = ("weight", "bias", "weight_var", "bias_var")
 LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_LARGE = 1 << 14  # weights
 
 
 Pair = tuple[Tensor, Tensor]
@@ -33,50 +38,39 @@ Pair = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Passes:
-    """The two passes over the activations of a layer.
+    """The passes over the inputs and the outputs of a layer.
+
+    Activations are (n, m) or (n, m, positions ...), m units or channels.
 
     Args:
-        forth: of mean and var, of one shape, and a generator: returns mean + sqrt(var) · ε and its
-            derivative in var, ε / (2 sqrt(var)), 0 where var is 0. The last argument says whether
-            mean and var may be overwritten.
-        back: of the gradient of the output and that derivative, (n, m) each: returns the gradient
-            for var, (n, m), and sums over n, (m,), of the output's gradient and of that for var.
+        square: of inputs x and a dtype: returns x² in it.
+        forth: of mean, its var, of one shape, the variance of the bias where var lacks it, (m,),
+            and a generator: returns mean + sqrt(var) · ε and its derivative in var,
+            ε / (2 sqrt(var)), 0 where var is 0. The last argument says whether mean and var may be
+            overwritten.
+        back: of the gradient of the output, that derivative, and a dtype: returns the gradient for
+            var in this dtype, and sums over all but m, (m,), of the output's gradient and of that
+            for var.
+        join: of the gradient that x has from the means, x, and the gradient for x²: returns the
+            gradient for x, in the memory of the first.
         dense: whether tensors must be contiguous.
-        product_dtype: of the products of variances, asked when a layer runs; None is that of x.
     """
 
-    forth: Callable[[Tensor, Tensor, Generator, bool], Pair]
-    back: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+    square: Callable[[Tensor, torch.dtype], Tensor]
+    forth: Callable[[Tensor, Tensor, Tensor | None, Generator, bool], Pair]
+    back: Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor]]
+    join: Callable[[Tensor, Tensor, Tensor], Tensor]
     dense: bool = False
-    product_dtype: Callable[[], torch.dtype | None] = lambda: None
 
 
-def _forth_in_c(mean: Tensor, var: Tensor, generator: Generator, in_place: bool) -> Pair:
-    library = native.steps()
-    assert library is not None
-    output, slope = (mean, var) if in_place else (torch.empty_like(mean), torch.empty_like(mean))
-    tensors = (mean, var, fresh_keys(generator), output, slope)
-    library.bayesieve_perturb(mean.numel(), *map(native.address, tensors))
-    return output, slope
+def square(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x² in a dtype."""
+    return (x * x).to(dtype)
 
 
-def _back_in_c(grad: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    library, (n, m) = native.steps(), grad.shape
-    assert library is not None
-    for_var, of_grad, of_var = torch.empty_like(grad), grad.new_empty(m), grad.new_empty(m)
-    tensors = (grad, slope, for_var, of_grad, of_var)
-    library.bayesieve_perturb_back(n, m, *map(native.address, tensors))
-    return for_var, of_grad, of_var
-
-
-def passes_of(kernel: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Passes:
-    """Passes whose arithmetic goes through `kernel`, which may compile it (`Execution.kernel`)."""
-
-    def forth(mean: Tensor, var: Tensor, generator: Generator, in_place: bool) -> Pair:
-        noise = torch.empty_like(mean).normal_(generator=generator)
-        return kernel(perturb)(mean.detach(), var.detach(), noise), noise
-
-    return Passes(forth, lambda grad, slope: kernel(perturb_back)(grad, slope))
+def join(total: Tensor, x: Tensor, for_square: Tensor) -> Tensor:
+    """Add 2x times the gradient for x² to a gradient for x, in place."""
+    return total.addcmul_(x, for_square.to(x.dtype), value=2)
 
 
 def perturb(mean: Tensor, var: Tensor, noise: Tensor) -> Tensor:
@@ -88,13 +82,82 @@ def perturb(mean: Tensor, var: Tensor, noise: Tensor) -> Tensor:
 
 
 def perturb_back(grad: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradient for var, (n, m), and sums over n, (m,), of the output's gradient and of this one."""
-    for_var = grad * slope
-    return for_var, grad.sum(0), for_var.sum(0)
+    """Gradient for var, and sums over all but the units, (m,), of the output's and of this one."""
+    for_var, others = grad * slope, [0, *range(2, grad.dim())]
+    return for_var, grad.sum(others), for_var.sum(others)
+
+
+def passes_of(kernel: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Passes:
+    """Passes whose arithmetic goes through `kernel`, which may compile it (`Execution.kernel`)."""
+
+    def forth(
+        mean: Tensor, var: Tensor, bias_var: Tensor | None, generator: Generator, in_place: bool
+    ) -> Pair:
+        var = var.to(mean.dtype)
+        if bias_var is not None:
+            var = var + bias_var.view(-1, *[1] * (var.dim() - 2))
+        noise = torch.empty_like(mean).normal_(generator=generator)
+        return kernel(perturb)(mean.detach(), var.detach(), noise), noise
+
+    def back(grad: Tensor, slope: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        for_var, of_grad, of_var = kernel(perturb_back)(grad, slope)
+        return for_var.to(dtype), of_grad, of_var
+
+    return Passes(square, forth, back, join)
+
+
+def _sizes(x: Tensor) -> tuple[int, int, int]:
+    """Examples, units and positions of activations; any other shape is one long row."""
+    n, m = (1, x.numel()) if x.dim() < 2 else x.shape[:2]
+    return n, m, x.numel() // max(n * m, 1)
+
+
+def _square_in_c(x: Tensor, dtype: torch.dtype) -> Tensor:
+    if dtype == x.dtype:
+        return x * x
+    library, result = native.steps(), torch.empty_like(x, dtype=dtype)
+    assert library is not None
+    library.bayesieve_square(x.numel(), native.address(x), native.address(result))
+    return result
+
+
+def _forth_in_c(
+    mean: Tensor, var: Tensor, bias_var: Tensor | None, generator: Generator, in_place: bool
+) -> Pair:
+    library, wide = native.steps(), var.dtype == mean.dtype
+    assert library is not None
+    assert bias_var is None or not wide  # a product in the dtype of the means has added it
+    output = mean if in_place else torch.empty_like(mean)
+    slope = var if in_place and wide else torch.empty_like(mean)
+    variances = (var, None) if wide else (None, var)
+    tensors = (mean, *variances, bias_var, fresh_keys(generator), output, slope)
+    library.bayesieve_perturb(*_sizes(mean), *map(native.address, tensors))
+    return output, slope
+
+
+def _back_in_c(grad: Tensor, slope: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    library, sizes = native.steps(), _sizes(grad)
+    assert library is not None
+    for_var = torch.empty_like(grad, dtype=dtype)
+    of_grad, of_var = grad.new_empty(2, sizes[1])
+    outputs = (for_var, None) if dtype == grad.dtype else (None, for_var)
+    tensors = (grad, slope, *outputs, of_grad, of_var)
+    library.bayesieve_perturb_back(*sizes, *map(native.address, tensors))
+    return for_var, of_grad, of_var
+
+
+def _join_in_c(total: Tensor, x: Tensor, for_square: Tensor) -> Tensor:
+    if for_square.dtype == x.dtype:
+        return join(total, x, for_square)
+    library, tensors = native.steps(), (x, for_square, total)
+    assert library is not None
+    library.bayesieve_join(x.numel(), *map(native.address, tensors))
+    return total
 
 
 EAGER = passes_of(lambda function: function)
-IN_C = Passes(_forth_in_c, _back_in_c, True, native.product_dtype)  # ε is of `counter_normals`
+# ε is of `counter_normals`
+IN_C = Passes(_square_in_c, _forth_in_c, _back_in_c, _join_in_c, dense=True)
 
 
 class _Perturb(torch.autograd.Function):
@@ -104,7 +167,7 @@ class _Perturb(torch.autograd.Function):
     def forward(
         mean: Tensor, var: Tensor, generator: Generator, passes: Passes
     ) -> tuple[Tensor, Tensor]:
-        return passes.forth(mean, var, generator, False)
+        return passes.forth(mean, var, None, generator, False)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -137,47 +200,96 @@ def perturbed(mean: Tensor, var: Tensor, generator: Generator, passes: Passes = 
     return output
 
 
-class _LocalLinear(torch.autograd.Function):
-    """A draw of x Wᵀ + b with x (n, in) and normal W and b, one step of autograd for all of it.
+class Product(Protocol):
+    """A product of inputs x and weights, and its gradients."""
 
-    The products of variances are in a dtype of fewer digits where that is faster. Gradients for
-    tensors as large as the weights are one product each, and no other tensor is as large.
+    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The outputs."""
+
+    def back(
+        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """Gradients for x, where it is asked for, and for the weights, from that of the outputs."""
+
+
+class _Matrix:
+    """x Wᵀ with x (n, in) and W (out, in)."""
+
+    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def back(
+        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        return grad @ weight if for_x else None, grad.t() @ x
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A convolution of x (n, in, ...) and W (out, in / groups, ...)."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def _settings(self) -> tuple[Any, ...]:
+        none = [0] * len(self.stride)
+        return self.stride, self.padding, self.dilation, False, none, self.groups
+
+    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.convolution(x, weight, bias, *self._settings).contiguous()
+
+    def back(
+        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        asked = [for_x, True, False]
+        gradients = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, *self._settings, asked
+        )
+        return gradients[0], gradients[1]
+
+    def covers(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether the kernel is as large as its input: there is one position."""
+        plain = self.groups == 1 and set(self.padding) == {0} and set(self.dilation) == {1}
+        return plain and x.shape[1:] == weight.shape[1:]
+
+
+class _Local(torch.autograd.Function):
+    """A draw of a product of x and normal weights, plus b, one step of autograd for all of it.
+
+    Gradients for tensors as large as the weights are one product each, and no other tensor is as
+    large.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor,
-        bias_var: Tensor | None, generator: Generator, passes: Passes,
+        bias_var: Tensor | None, product: Product, generator: Generator, passes: Passes,
     ) -> Tensor:  # fmt: skip
-        square, mean, dtype = x * x, F.linear(x, weight, bias), passes.product_dtype()
-        if dtype is None or dtype == x.dtype:
-            var = F.linear(square, weight_var, bias_var)
-        else:
-            square, weight_var = square.to(dtype), weight_var.to(dtype)
-            var = F.linear(square, weight_var).to(x.dtype)
-            var = var if bias_var is None else var.add_(bias_var)
-        output, slope = passes.forth(mean, var, generator, True)
+        square, brief = passes.square(x, weight_var.dtype), weight_var.dtype != x.dtype
+        mean = product.forth(x, weight, bias)
+        var = product.forth(square, weight_var, None if brief else bias_var)
+        left = bias_var if brief else None
+        output, slope = passes.forth(mean, var, left, generator, True)
         ctx.save_for_backward(x, square, weight, weight_var, slope)
-        ctx.biased, ctx.back = bias is not None, passes.back
+        ctx.biased, ctx.product, ctx.passes = bias is not None, product, passes
         return output
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, square, weight, weight_var, slope = ctx.saved_tensors
-        grad, for_x, shorter = grad.contiguous(), None, weight_var.dtype != x.dtype
-        for_var, for_bias, for_bias_var = ctx.back(grad, slope)
-        if shorter:
-            for_var = for_var.to(weight_var.dtype)
-        if ctx.needs_input_grad[0]:
-            twice = for_var @ weight_var
-            twice = (twice.to(x.dtype) if shorter else twice).mul_(x)
-            for_x = twice.addmm_(grad, weight, beta=2)
-        for_weight, for_weight_var = grad.t() @ x, for_var.t() @ square
-        if shorter:
-            for_weight_var = for_weight_var.to(x.dtype)
+        back, passes, needed = ctx.product.back, ctx.passes, ctx.needs_input_grad[0]
+        grad = grad.contiguous()
+        for_var, for_bias, for_bias_var = passes.back(grad, slope, weight_var.dtype)
+        for_square, for_weight_var = back(for_var, square, weight_var, needed)
+        for_x, for_weight = back(grad, x, weight, needed)
+        if needed:
+            for_x = passes.join(for_x, x, for_square)
         if not ctx.biased:
-            return for_x, for_weight, None, for_weight_var, None, None, None
-        return for_x, for_weight, for_bias, for_weight_var, for_bias_var, None, None
+            return for_x, for_weight, None, for_weight_var, None, None, None, None
+        return for_x, for_weight, for_bias, for_weight_var, for_bias_var, None, None, None
 
 
 def local_linear(
@@ -190,15 +302,33 @@ def local_linear(
         x: inputs.
         weight: means of the weights, (out, in).
         bias: means of the biases, (out,).
-        weight_var: variances of the weights, (out, in).
+        weight_var: variances of the weights, (out, in); products of variances have their dtype.
         bias_var: variances of the biases, (out,).
         generator: of the noise.
         passes: over its activations.
     """
     rows = x if x.dim() == 2 else x.flatten(0, -2)
+    rows = rows.contiguous() if passes.dense else rows
     tensors = (rows, weight, bias, weight_var, bias_var)
-    output: Tensor = _LocalLinear.apply(*tensors, generator, passes)
+    output: Tensor = _Local.apply(*tensors, _Matrix(), generator, passes)
     return output if x.dim() == 2 else output.view(*x.shape[:-1], len(weight))
+
+
+def product_dtype(layer: nn.Module) -> torch.dtype:
+    """Dtype in which a CPU multiplies the variances of a layer fastest, of float32 and bfloat16.
+
+    Small matrices take longer to convert than they save. oneDNN has no fast gradient in bfloat16
+    for the weights of a convolution with few channels on either side, and few of those in groups.
+    """
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    faster = native.product_dtype()
+    if faster == torch.float32:
+        return faster
+    if isinstance(layer, nn.Conv2d):
+        many = layer.out_channels % 16 == 0 or min(layer.in_channels, layer.out_channels) >= 12
+        return faster if many and layer.groups == 1 else torch.float32
+    large = isinstance(layer, nn.Linear) and weight.numel() >= _LARGE
+    return faster if large else torch.float32
 
 
 class LocalLayer(nn.Module):
@@ -208,7 +338,8 @@ class LocalLayer(nn.Module):
         layer: to stand for.
         source: of the generator of its noise.
         passes: over its activations.
-        one_node: whether a Linear layer is one step of autograd, written out.
+        one_node: whether a Linear layer, and a Conv layer on a CPU, is one step of autograd,
+            written out.
     """
 
     def __init__(
@@ -216,11 +347,12 @@ class LocalLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.passes = passes
-        self._is_one_node = one_node and type(layer) is nn.Linear
+        self._product = _product(layer) if one_node else None
         self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
-        self.weight_var = _meta_like(self.weight)
-        self.bias_var = None if self.bias is None else _meta_like(self.bias)
+        dtype = product_dtype(layer) if self._product and passes is IN_C else self.weight.dtype
+        self.weight_var = _meta_like(self.weight, dtype)
+        self.bias_var = None if self.bias is None else _meta_like(self.bias, self.bias.dtype)
         self.source = source
         self._layer = [layer]  # in a list: not a submodule, only its forward settings are used
 
@@ -231,17 +363,34 @@ class LocalLayer(nn.Module):
                 "noise on activations (local=True) cannot be drawn again by activation "
                 "checkpointing: the way back would see other noise. Use local=False."
             )
-        if self._is_one_node:
-            weight, bias, weight_var, bias_var = map(self._parameters.get, _TENSORS)
-            assert weight is not None
-            assert weight_var is not None
-            tensors = (weight, bias, weight_var, bias_var)
-            return local_linear(x, *tensors, self.source(), self.passes)
+        if self._product is not None:
+            drawn = self._draw(self._product, x)
+            if drawn is not None:
+                return drawn
         mean = self._linear(x, self.weight, self.bias)
         # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.
-        var = self._linear(x * x, self.weight_var, self.bias_var)
+        var = self._linear(x * x, self.weight_var.to(self.weight.dtype), self.bias_var)
         suits = not self.passes.dense or (mean.is_contiguous() and var.is_contiguous())
         return perturbed(mean, var, self.source(), self.passes if suits else EAGER)
+
+    def _draw(self, product: "_Matrix | _Convolution", x: Tensor) -> Tensor | None:
+        """The output in one step of autograd; None where that does not suit the input."""
+        weight, bias, weight_var, bias_var = map(self._parameters.get, _TENSORS)
+        assert weight is not None
+        assert weight_var is not None
+        noise = (self.source(), self.passes)
+        if isinstance(product, _Matrix):
+            return local_linear(x, weight, bias, weight_var, bias_var, *noise)
+        if x.dim() != weight.dim() or not x.is_contiguous():
+            return None
+        if product.covers(x, weight):  # with one position left a convolution is a matrix
+            matrices = (weight.flatten(1), bias, weight_var.flatten(1), bias_var)
+            units = local_linear(x.flatten(1), *matrices, *noise)
+            return units.view(*units.shape, *[1] * (x.dim() - 2))
+        if not self.passes.dense:
+            return None
+        output: Tensor = _Local.apply(x, weight, bias, weight_var, bias_var, product, *noise)
+        return output
 
     def __getattr__(self, name: str) -> Any:
         """Take other settings from the original: a forward may read its stride or padding."""
@@ -269,8 +418,19 @@ class LocalLayer(nn.Module):
         return layer._conv_forward(x, weight, bias)  # type: ignore[operator]
 
 
-def _meta_like(parameter: nn.Parameter) -> nn.Parameter:
-    return nn.Parameter(parameter.detach().to("meta"))  # empty_like would load SymPy for it
+def _meta_like(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    # empty_like would load SymPy for it
+    return nn.Parameter(parameter.detach().to("meta").to(dtype))
+
+
+def _product(layer: nn.Module) -> "_Matrix | _Convolution | None":
+    """The product of a layer; None of one whose padding is more than zeros of a given width."""
+    if type(layer) is nn.Linear:
+        return _Matrix()
+    assert isinstance(layer, nn.modules.conv._ConvNd)
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return None
+    return _Convolution(layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
 def localise(

@@ -32,8 +32,9 @@ _FLAGS = (
 )  # fmt: skip
 _QUIET = ("-Wno-psabi",)
 _SECONDS = 60
-_STEPS = ("steps.c", "chains.c", "unit_scales.c")  # in one file: functions of the first serve all
-_DTYPES = (torch.float32, torch.int32, torch.int64, torch.uint8)
+# In one file: functions of the first serve all.
+_STEPS = ("steps.c", "activations.c", "chains.c", "unit_scales.c")
+_DTYPES = (torch.float32, torch.bfloat16, torch.int32, torch.int64, torch.uint8)
 Array = ctypes.Array[Any]
 
 
@@ -131,9 +132,11 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_scale.argtypes = (*[count] * 5, *[pointer] * 4)
     library.bayesieve_adabelief.argtypes = (pointer, *[count] * 6, real)
     library.bayesieve_layer_scales.argtypes = (pointer, count, count, ctypes.c_int, real)
-    library.bayesieve_spread.argtypes = (count, count, count, *[pointer] * 5)
-    library.bayesieve_perturb.argtypes = (count, *[pointer] * 5)
-    library.bayesieve_perturb_back.argtypes = (count, count, *[pointer] * 5)
+    library.bayesieve_spread.argtypes = (count, count, count, *[pointer] * 6)
+    library.bayesieve_square.argtypes = (count, pointer, pointer)
+    library.bayesieve_perturb.argtypes = (count, count, count, *[pointer] * 7)
+    library.bayesieve_perturb_back.argtypes = (count, count, count, *[pointer] * 6)
+    library.bayesieve_join.argtypes = (count, *[pointer] * 3)
     library.bayesieve_relu_moments.argtypes = (count, *[pointer] * 4)
     library.bayesieve_move_chains.argtypes = (pointer, *[count] * 4, real)
     library.bayesieve_follow.argtypes = (pointer, *[count] * 4)
@@ -146,8 +149,10 @@ def steps() -> ctypes.CDLL | None:
         "adam",
         "scale",
         "spread",
+        "square",
         "perturb",
         "perturb_back",
+        "join",
         "adabelief",
         "layer_scales",
         "relu_moments",

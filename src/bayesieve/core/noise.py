@@ -270,7 +270,8 @@ def _spread_natively_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Ten
     library, (k, d), n = native.steps(), state.mean.shape, state.log_std.shape[1]
     assert library is not None
     assert drawn.variances is not None
-    tensors = (state.mean, state.log_std, keep, drawn.weights, drawn.variances)
+    brief = drawn.brief_variances if ratio is None else None
+    tensors = (state.mean, state.log_std, keep, drawn.weights, drawn.variances, brief)
     library.bayesieve_spread(k, n, d, *map(native.address, tensors))
     if ratio is None:
         return
@@ -278,6 +279,8 @@ def _spread_natively_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Ten
     for buffer, factor in ((drawn.weights, ratio), (drawn.variances, ratio.square())):
         scaled = (state.groups.runs, factor.contiguous(), None, buffer)
         library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
+    if drawn.brief_variances is not None:
+        drawn.brief_variances.copy_(drawn.variances)
 
 
 def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
@@ -293,3 +296,5 @@ def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None
     if keep is not None:
         drawn.weights.mul_(keep)
         drawn.variances.mul_(keep)
+    if drawn.brief_variances is not None:
+        drawn.brief_variances.copy_(drawn.variances)

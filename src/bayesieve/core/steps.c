@@ -11,6 +11,13 @@
 static inline uint32_t bits_of(float x) { uint32_t b; memcpy(&b, &x, 4); return b; }
 static inline float float_of(uint32_t b) { float x; memcpy(&x, &b, 4); return x; }
 
+typedef uint16_t bf16; /* bfloat16: the upper half of a float */
+static inline float widened(bf16 x) { return float_of((uint32_t)x << 16); }
+static inline bf16 shortened(float x) { /* to the nearest, of two the even one */
+  const uint32_t bits = bits_of(x);
+  return (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 static inline uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline int32_t least_signed(int32_t a, int32_t b) { return a < b ? a : b; }
 
@@ -142,61 +149,27 @@ void bayesieve_scale(int64_t k, int64_t n, int64_t d, int64_t n_runs, int64_t gr
   }
 }
 
-/* mean and variance of d weights, apart, times keep; variance 0 from n on */
+/* mean and variance of d weights, apart, times keep; variance 0 from n on. `brief`, where it is not
+ * NULL, has the variances in bfloat16. */
 void bayesieve_spread(int64_t k, int64_t n, int64_t d, const float *restrict mean,
                       const float *restrict log_std, const uint8_t *restrict keep,
-                      float *restrict w, float *restrict variance) {
+                      float *restrict w, float *restrict variance, bf16 *restrict brief) {
   for (int64_t row = 0; row < k; row++, mean += d, log_std += n, w += d, variance += d) {
-    if (keep) {
+    if (keep)
       for (int64_t i = 0; i < d; i++) w[i] = mean[i] * keep[i];
-      for (int64_t i = 0; i < n; i++) variance[i] = exp_(2 * log_std[i]) * keep[i];
-      keep += d;
-    } else {
+    else
       memcpy(w, mean, d * sizeof(float));
-      for (int64_t i = 0; i < n; i++) variance[i] = exp_(2 * log_std[i]);
+    for (int64_t start = 0, end; start < n; start = end) {
+      end = start + CHUNK < n ? start + CHUNK : n;
+      for (int64_t i = start; i < end; i++) variance[i] = exp_(2 * log_std[i]);
+      if (keep) mask(end - start, keep + start, variance + start);
+      if (brief)
+        for (int64_t i = start; i < end; i++) brief[i] = shortened(variance[i]);
     }
-    for (int64_t i = n; i < d; i++) variance[i] = 0;
+    memset(variance + n, 0, (d - n) * sizeof(float));
+    if (brief) memset(brief + n, 0, (d - n) * sizeof(bf16)), brief += d;
+    if (keep) keep += d;
   }
-}
-
-static void perturb(int64_t n, const float *mean, const float *variance, const float *restrict noise,
-                    float *out, float *slope) {
-#pragma omp simd
-  for (int64_t i = 0; i < n; i++) {
-    const float v = variance[i] > 0 ? variance[i] : 0, root = __builtin_sqrtf(v);
-    out[i] = mean[i] + root * noise[i];
-    slope[i] = v > 0 ? 0.5f * noise[i] / root : 0;
-  }
-}
-
-/* out = mean + sqrt(variance) e, and slope = e / (2 sqrt(variance)), 0 where there is no variance;
- * out may be mean, and slope variance */
-void bayesieve_perturb(int64_t n, const float *mean, const float *variance, const uint32_t *keys,
-                       float *out, float *slope) {
-  const int64_t half = (n + 1) / 2;
-  const uint32_t key[3] = {keys[0], keys[1], keys[2]};
-  float first[CHUNK], second[CHUNK];
-  for (int64_t start = 0; start < half; start += CHUNK) {
-    const int64_t size = start + CHUNK < half ? CHUNK : half - start;
-    const int64_t rest = start + half + size <= n ? size : size - 1; /* n may be odd */
-#pragma omp simd
-    for (int64_t i = 0; i < size; i++) normals((uint32_t)(start + i), key, first + i, second + i);
-    perturb(size, mean + start, variance + start, first, out + start, slope + start);
-    perturb(rest, mean + half + start, variance + half + start, second, out + half + start,
-            slope + half + start);
-  }
-}
-
-/* Gradients of `bayesieve_perturb`, (n, m): for_var = grad slope, and of both the sums over n */
-void bayesieve_perturb_back(int64_t n, int64_t m, const float *restrict grad,
-                            const float *restrict slope, float *restrict for_var,
-                            float *restrict of_grad, float *restrict of_var) {
-  memset(of_grad, 0, m * sizeof(float)), memset(of_var, 0, m * sizeof(float));
-  for (int64_t row = 0; row < n; row++, grad += m, slope += m, for_var += m)
-    for (int64_t i = 0; i < m; i++) {
-      const float g = grad[i], v = g * slope[i];
-      for_var[i] = v, of_grad[i] += g, of_var[i] += v;
-    }
 }
 
 /* k draws of one posterior: mean + std ε of the first n of d weights, mean of the others */
@@ -242,8 +215,9 @@ void bayesieve_relu_moments(int64_t n, const float *restrict mean, const float *
 }
 
 typedef struct { /* gradients of the log-likelihood for entries of w, (k, stop - start) each */
-  const float *grad, *variance_grad; /* 0 where NULL; the second with noise on activations */
-  int64_t start, stop;
+  const float *grad;              /* 0 where NULL */
+  const void *variance_grad;      /* with noise on activations; 0 where NULL */
+  int64_t start, stop, is_brief;  /* the last: whether variance_grad is in bfloat16 */
 } piece;
 
 typedef struct {
@@ -270,9 +244,10 @@ typedef struct { /* the tensors of `posterior` at one place; extra is variance_g
 static const float zeros[CHUNK];
 static const uint8_t ones[CHUNK] = {[0 ... CHUNK - 1] = 1};
 
-/* The chunk of a row and a piece from `start` on, which ends at `stop` or before */
+/* The chunk of a row and a piece from `start` on, which ends at `stop` or before; `wide` has room for
+ * a chunk of gradients that are in bfloat16 */
 static chunk chunk_at(const posterior *q, const piece *p, int64_t row, int64_t n, int64_t d,
-                      int64_t start, int64_t stop) {
+                      int64_t start, int64_t stop, float *restrict wide) {
   const int64_t at = row * d + start, std_at = row * n + start;
   const int64_t in_piece = row * (p->stop - p->start) + start - p->start;
   chunk c;
@@ -281,7 +256,14 @@ static chunk chunk_at(const posterior *q, const piece *p, int64_t row, int64_t n
   if (c.bayesian && start + c.n > n) c.n = n - start;
   c.grad = p->grad ? p->grad + in_piece : zeros;
   c.w = q->w ? q->w + at : 0;
-  c.extra = q->turned ? q->turned + std_at : p->variance_grad ? p->variance_grad + in_piece : zeros;
+  c.extra = q->turned ? q->turned + std_at : zeros;
+  if (!q->turned && p->variance_grad && p->is_brief) {
+    const bf16 *restrict brief = (const bf16 *)p->variance_grad + in_piece;
+    for (int64_t i = 0; i < c.n; i++) wide[i] = widened(brief[i]);
+    c.extra = wide;
+  } else if (!q->turned && p->variance_grad) {
+    c.extra = (const float *)p->variance_grad + in_piece;
+  }
   c.mean = q->mean + at, c.mean1 = q->mean1 + at, c.mean2 = q->mean2 + at;
   c.log_std = q->log_std + std_at, c.std1 = q->std1 + std_at, c.std2 = q->std2 ? q->std2 + std_at : 0;
   c.keep = q->keep ? q->keep + at : ones;
@@ -367,12 +349,13 @@ static void adam_points(chunk c, const float *numbers, float per) {
  * of log std is std^2 times that of the mean, plus the squares of both terms of the prior's pull. */
 void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, int64_t d, float per) {
   const int noise = noise_of(q), shared = !q->std2;
+  float wide[CHUNK];
   for (int64_t row = 0; row < k; row++) {
     const float *numbers = q->numbers + 6 * row;
     const int mixed = numbers[1] != 0;
     for (const piece *p = q->pieces; p < q->pieces + n_pieces; p++) {
       for (int64_t start = p->start; start < p->stop;) {
-        const chunk c = chunk_at(q, p, row, n, d, start, p->stop);
+        const chunk c = chunk_at(q, p, row, n, d, start, p->stop, wide);
         if (!c.bayesian) adam_points(c, numbers, per);
         else if (noise == WEIGHTS) adam_of(c, numbers, per, WEIGHTS, mixed, shared);
         else if (noise == ACTIVATIONS) adam_of(c, numbers, per, ACTIVATIONS, mixed, shared);
@@ -434,6 +417,7 @@ void bayesieve_adabelief(const scaled *s, int64_t n_pieces, int64_t k, int64_t n
                          int64_t n_runs, int64_t groups, float per) {
   const posterior *q = &s->q;
   const int noise = noise_of(q);
+  float wide[CHUNK];
   memset(s->pulls, 0, 2 * k * groups * sizeof(float));
   for (int64_t row = 0; row < k; row++) {
     const float *numbers = q->numbers + 3 * row;
@@ -445,7 +429,7 @@ void bayesieve_adabelief(const scaled *s, int64_t n_pieces, int64_t k, int64_t n
         const float ratio = s->ratio[row * groups + g], width = s->width[row * groups + g];
         float *pull = s->pulls + row * groups + g, *surplus = pull + k * groups;
         for (const int64_t stop = start + each; start < stop;) {
-          const chunk c = chunk_at(q, p, row, n, d, start, stop);
+          const chunk c = chunk_at(q, p, row, n, d, start, stop, wide);
           if (noise == WEIGHTS) adabelief(c, numbers, per, ratio, width, pull, surplus, WEIGHTS);
           else if (noise == PAIRS) adabelief(c, numbers, per, ratio, width, pull, surplus, PAIRS);
           else adabelief(c, numbers, per, ratio, width, pull, surplus, ACTIVATIONS);
@@ -455,7 +439,7 @@ void bayesieve_adabelief(const scaled *s, int64_t n_pieces, int64_t k, int64_t n
     }
     for (p = q->pieces; p <= last; p++) {
       for (int64_t start = p->start > n ? p->start : n; start < p->stop;) {
-        const chunk c = chunk_at(q, p, row, n, d, start, p->stop);
+        const chunk c = chunk_at(q, p, row, n, d, start, p->stop, wide);
         adabelief_points(c, numbers, per);
         start += c.n;
       }

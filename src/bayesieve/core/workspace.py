@@ -222,12 +222,16 @@ def _in_full(forward: Callable[..., Any], device: str, dtype: torch.dtype) -> Ca
 
 
 class Piece(NamedTuple):
-    """Gradients for the entries start to stop of w, (k, ...) each; None where all are 0."""
+    """Gradients for the entries start to stop of w, (k, ...) each; None where all are 0.
+
+    That for the variances may be in bfloat16 (`is_brief`).
+    """
 
     grad: Tensor | None
     variance_grad: Tensor | None
     start: int
     stop: int
+    is_brief: bool = False
 
 
 @dataclass
@@ -236,6 +240,7 @@ class Draw:
 
     With noise on activations `weights` has the means and `variances` the variances of layers that
     add it, and `variance_grads` the gradients for these; both are None otherwise. All are (k, d).
+    `brief_variances` are the variances in bfloat16, where some layers multiply them in it.
 
     Gradients are buffers of the workspace, or, `in_pieces`, the tensors that autograd made, one or
     two for each tensor of the network, which saves a copy and its memory. Steps in C read them
@@ -254,6 +259,7 @@ class Draw:
     weights: Tensor
     grads: Tensor | None = None
     variances: Tensor | None = None
+    brief_variances: Tensor | None = None
     variance_grads: Tensor | None = None
     in_pieces: bool = False
     pieces: list[Piece] | None = None
@@ -303,6 +309,7 @@ class Workspace:
             keep_freed_memory()
         self.weights = torch.zeros(shape, device=network.device, dtype=network.dtype)
         self.variances = torch.zeros_like(self.weights) if local else None
+        self.brief_variances: Tensor | None = None
         self._owner_of: dict[str, str] = {}
         self._noise_source = generator_on(network.device)
         leaves, skeleton = self._views(self.weights), network.skeleton
@@ -314,6 +321,7 @@ class Workspace:
             )
             variances = self._views(self.variances)
             leaves |= {name: variances[owner] for name, owner in self._owner_of.items()}
+            leaves |= self._brief_views(skeleton)
         leaves = {name: nn.Parameter(view) for name, view in leaves.items()}
         self._inputs = dict(leaves)
         self._leaves, self._numbers = parameters_and_numbers(leaves)
@@ -326,6 +334,16 @@ class Workspace:
         scalar = all(value.dim() == 1 for value in self._numbers.values())  # one number per model
         plain = n_models > 1 and scalar and self.precision == "float32"
         self._layers = plain_layers(skeleton) if plain else None
+
+    def _brief_views(self, skeleton: nn.Module) -> dict[str, Tensor]:
+        """Views of `brief_variances`, made here, for layers that multiply variances in bfloat16."""
+        named = dict(skeleton.named_parameters())
+        brief = [name for name in self._owner_of if named[name].dtype == torch.bfloat16]
+        if not brief or self.variances is None or self.network.dtype == torch.bfloat16:
+            return {}
+        self.brief_variances = torch.zeros_like(self.variances, dtype=torch.bfloat16)
+        views = self._views(self.brief_variances)
+        return {name: views[self._owner_of[name]] for name in brief}
 
     def _passes(self) -> Passes:
         """How a single model with noise on activations goes over them."""
@@ -367,7 +385,7 @@ class Workspace:
     @property
     def draw(self) -> Draw:
         """The buffers of a draw, without gradients yet."""
-        return Draw(self.weights, variances=self.variances)
+        return Draw(self.weights, None, self.variances, self.brief_variances)
 
     def buffers(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's module buffers."""
@@ -417,10 +435,12 @@ class Workspace:
         by_name = dict(zip(self._inputs, whole, strict=True))
         for_variance = {owner: by_name[name] for name, owner in self._owner_of.items()}
         slices = self.network.layout.slices
-        return log_lik, [
-            Piece(by_name[name], for_variance.get(name), part.start, part.stop)
-            for name, part in slices.items()
-        ]
+        pieces = []
+        for name, part in slices.items():
+            second = for_variance.get(name)
+            is_brief = second is not None and second.dtype == torch.bfloat16
+            pieces.append(Piece(by_name[name], second, part.start, part.stop, is_brief))
+        return log_lik, pieces
 
     def _differentiate(self, batch: Batch, scale: float) -> tuple[Tensor, Sequence[Tensor | None]]:
         """Values, (k,), and the gradients of all inputs; None for those not used."""

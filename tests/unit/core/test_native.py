@@ -2,14 +2,13 @@
 
 import os
 from copy import deepcopy
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from torch import Generator, nn
 
-from bayesieve.core import native
+from bayesieve.core import local, native, noise
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.local import EAGER, IN_C, local_linear, perturbed
@@ -33,6 +32,7 @@ from bayesieve.core.priors import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
+from bayesieve.core.workspace import Piece
 from bayesieve.engines import bmr, horseshoe, scaled, variational
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
@@ -224,15 +224,16 @@ def test_noise_on_activations_in_c_is_that_of_the_keys(n):
 
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize(
-    ("passes", "off"),
+    ("passes", "dtype", "off"),
     [
-        pytest.param(replace(IN_C, product_dtype=lambda: torch.float32), 1e-5, id="c"),
-        pytest.param(replace(IN_C, product_dtype=lambda: torch.bfloat16), 1e-2, id="c-bf16"),
-        pytest.param(EAGER, 1e-5, id="eager"),
+        pytest.param(IN_C, torch.float32, 1e-5, id="c"),
+        pytest.param(IN_C, torch.bfloat16, 1e-2, id="c-bf16"),
+        pytest.param(EAGER, torch.float32, 1e-5, id="eager"),
+        pytest.param(EAGER, torch.bfloat16, 1e-2, id="eager-bf16"),
     ],
 )
 @pytest.mark.parametrize("shape", [(6, 5), (2, 3, 5)])
-def test_a_local_linear_layer_and_its_gradients(shape, passes, off, biased):
+def test_a_local_linear_layer_and_its_gradients(shape, passes, dtype, off, biased):
     source = Generator().manual_seed(1)
     sizes = (shape, (4, 5), (4,), (4, 5), (4,))
     tensors = [torch.rand(size, generator=source) + 0.1 for size in sizes]
@@ -244,7 +245,10 @@ def test_a_local_linear_layer_and_its_gradients(shape, passes, off, biased):
 
     found = []
     for function in (partial(local_linear, passes=passes), plain):
-        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        leaves = [tensor.clone() for tensor in tensors]
+        if function is not plain:
+            leaves[3] = leaves[3].to(dtype)
+        leaves = [leaf.requires_grad_() for leaf in leaves]
         if not biased:
             leaves[2] = leaves[4] = None
         values = function(*leaves, Generator().manual_seed(2))
@@ -253,6 +257,84 @@ def test_a_local_linear_layer_and_its_gradients(shape, passes, off, biased):
     for one, other in zip(*found, strict=True):
         assert one.shape == other.shape
         assert float((one - other).norm() / other.norm()) < off
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (partial(nn.Conv1d, 2, 3, 3, padding=1), (4, 2, 5)),
+        (partial(nn.Conv2d, 3, 16, 3, stride=2, padding=1), (4, 3, 9, 8)),
+        (partial(nn.Conv2d, 4, 6, 3, groups=2, dilation=2), (4, 4, 7, 7)),
+        (partial(nn.Conv2d, 3, 5, 4), (4, 3, 4, 4)),  # the kernel covers its input
+        (partial(nn.Conv2d, 3, 5, 3, padding="same"), (4, 3, 4, 4)),
+        (partial(nn.Conv3d, 1, 2, 2), (4, 1, 3, 3, 2)),
+    ],
+)
+def test_a_local_convolution_and_its_gradients(layer, shape, bias, dtype, monkeypatch):
+    monkeypatch.setattr(local, "product_dtype", lambda _: dtype)
+    conv, source = layer(bias=bias), Generator().manual_seed(1)
+    x = torch.rand(shape, generator=source) + 0.1
+    values = {"weight": torch.randn(conv.weight.shape, generator=source)}
+    values["weight_var"] = torch.rand(conv.weight.shape, generator=source) + 0.1
+    if bias:
+        values |= {"bias": torch.rand(len(conv.weight)), "bias_var": torch.rand(len(conv.weight))}
+    found = []
+    for one_node in (True, False):
+        noise = Generator().manual_seed(2)
+        made = local.LocalLayer(conv, lambda n=noise: n, IN_C, one_node=one_node)
+        for name, value in values.items():
+            dtype_of = made._parameters[name].dtype
+            made._parameters[name] = nn.Parameter(value.to(dtype_of, copy=True))
+        leaves = [x.clone().requires_grad_(), *made.parameters()]
+        output = made(leaves[0])
+        grads = torch.autograd.grad(output.square().sum(), leaves)
+        found.append([output.detach(), *(grad.float() for grad in grads)])
+    off = 1e-5 if dtype == torch.float32 else 2e-2
+    for one, other in zip(*found, strict=True):
+        assert one.shape == other.shape
+        assert float((one - other).norm() / other.norm()) < off
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (5, 7, 3, 3), (1, 1100, 2)])
+def test_passes_over_activations_in_bfloat16_are_those_in_python(shape):
+    source = Generator().manual_seed(3)
+    x, slope = torch.randn(2, *shape, generator=source)
+    short = torch.rand(shape, generator=source).bfloat16()
+    bias = torch.rand(shape[1], generator=source)
+    assert torch.equal(IN_C.square(x, torch.bfloat16), EAGER.square(x, torch.bfloat16))
+    joined = [passes.join(x.clone(), slope, short) for passes in (IN_C, EAGER)]
+    torch.testing.assert_close(*joined)
+    backs = [passes.back(x, slope, torch.bfloat16) for passes in (IN_C, EAGER)]
+    torch.testing.assert_close(*backs, rtol=1e-4, atol=1e-4)
+    wide = short.float() + bias.view(-1, *[1] * (len(shape) - 2))
+    one = IN_C.forth(x, short, bias, Generator().manual_seed(4), False)
+    other = IN_C.forth(x, wide, None, Generator().manual_seed(4), False)
+    torch.testing.assert_close(one, other)
+
+
+def test_variances_in_bfloat16_are_written_and_their_gradients_read():
+    found = []
+    for brief in (False, True):
+        problem = problem_of()
+        state = state_of(ENGINES["sbnn"][0], problem, masks=True, native_steps=True)
+        draw = problem.workspace(3, local=True).draw
+        if brief:
+            draw.brief_variances = torch.empty_like(draw.variances, dtype=torch.bfloat16)
+        noise._spread_natively_(state, draw, None, state.controls.factors[0])
+        if brief:
+            assert torch.equal(draw.brief_variances, draw.variances.bfloat16())
+        source, sizes = Generator().manual_seed(5), draw.weights.shape
+        grad = torch.randn(sizes, generator=source)
+        variance_grad = torch.randn(sizes, generator=source).bfloat16()
+        draw.pieces = [
+            Piece(grad, variance_grad if brief else variance_grad.float(), 0, sizes[1], brief)
+        ]
+        variational.adam_step_(problem, state, draw, mixture_precision)
+        found.append((state.mean, state.log_std))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("kind", ["weights", "local", "paired"])
@@ -449,7 +531,7 @@ def test_a_gradient_that_is_not_a_number_shows():
 def test_exponentials_are_those_of_torch_and_end_at_the_smallest_and_largest(low):
     log_std = torch.linspace(low, -low / 2, 1001)[None] / 2
     mean, variances = torch.zeros_like(log_std), torch.empty_like(log_std)
-    tensors = (mean, log_std, None, mean.clone(), variances)
+    tensors = (mean, log_std, None, mean.clone(), variances, None)
     native.steps().bayesieve_spread(1, 1001, 1001, *map(native.address, tensors))
     wanted = (2 * log_std).clamp(-87.3, 88).double().exp().float()
     torch.testing.assert_close(variances, wanted, rtol=4e-7, atol=0)
