@@ -191,11 +191,11 @@ class CompiledLayers(Compiled):
 
     def _described(self, layer: Affine) -> _Layer:
         n_out, n_in = layer.weight.shape
-        by_bundle = by_output(layer.weight, _TILE // (4 * constant("wide")), constant("at_once"))
+        batch = by_output(layer.weight, _TILE // (4 * constant("wide")), constant("at_once"))
         described = _Layer(
             n_in, n_out, ACTIVATIONS.index(layer.activation), layer.slope,
-            len(by_bundle.runs), self._at_address(by_bundle.runs), self._at_address(by_bundle.output),
-            self._at_address(by_bundle.column), self._at_address(by_bundle.value),
+            len(batch.runs), self._at_address(batch.runs), self._at_address(batch.output),
+            self._at_address(batch.column), self._at_address(batch.value),
             self._at_address(np.append(layer.bias, np.float32(0))),
         )  # fmt: skip
         if layer.weight.nnz >= _DENSE * n_out * n_in:
