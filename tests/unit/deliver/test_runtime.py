@@ -19,7 +19,7 @@ from bayesieve.deliver.runtime.kernels import (
     CompiledLayers,
     KernelUnavailableError,
     by_input,
-    by_pairs,
+    by_output,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.sieve.compact import compact
@@ -121,27 +121,31 @@ def random_weight(n_out, n_in, density, seed=1):
     return dense.astype(np.float32)
 
 
+@pytest.mark.parametrize("at_once", [2, 4])
 @pytest.mark.parametrize("tile", [16, 128])
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
-@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (5, 300), (37, 129), (9, 600)])
-def test_weights_by_pairs_are_all_there(shape, density, tile, monkeypatch):
-    monkeypatch.setattr(kernels, "_TILED", 3)
+@pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 5), (5, 300), (37, 129), (9, 600)])
+def test_weights_by_output_are_all_there(shape, density, tile, at_once, monkeypatch):
+    monkeypatch.setattr(kernels, "_TILED", {2: 3, 4: 3})
     n_out, n_in = shape
     dense = random_weight(n_out, n_in, density)
     dense[: n_out // 3] = 0  # outputs without a weight
-    made = by_pairs(csr_array(dense), tile)
+    made = by_output(csr_array(dense), tile, at_once)
     built, bias, activated = np.zeros((n_out + 1, n_in)), np.zeros(n_out + 1), np.zeros(n_out + 1)
-    pair = k = 0
-    for feature, begins, ends, steps, n_pairs in made.runs.tolist():
-        for rows in made.output[pair : pair + n_pairs]:
-            bias[rows] += begins
+    first = k = 0
+    for feature, begins, ends, outputs, steps, n_bundles in made.runs.tolist():
+        assert outputs in (2, at_once)
+        for _ in range(n_bundles):
+            rows = made.output[first : first + outputs]
+            assert (rows < n_out).sum() > (2 if outputs == 4 else 0)  # few outputs, small bundles
+            np.add.at(bias, rows, begins)
             assert not activated[rows].any() or n_out in rows
-            activated[rows] += ends
+            np.add.at(activated, rows, ends)
             for j in range(4 * steps):
-                built[rows[j % 2], feature + made.column[k + j]] += made.value[k + j]
+                built[rows[j % outputs], feature + made.column[k + j]] += made.value[k + j]
             k += 4 * steps
-        pair += n_pairs
-    assert (pair, k) == (len(made.output), len(made.value))
+            first += outputs
+    assert (first, k) == (len(made.output), len(made.value))
     assert built[:n_out] == pytest.approx(dense, rel=1e-6)
     assert not built[n_out].any()
     assert (bias[:n_out] == 1).all()

@@ -37,6 +37,7 @@ from bayesieve.deliver.runtime.kernels import (
     Floats,
     arranged,
     by_input,
+    constant,
     library,
 )
 from bayesieve.errors import UnsupportedModelError
@@ -211,7 +212,7 @@ class IntegerLayers(CompiledLayers):
         n_out, n_in = weight.shape
         if n_in > LIMIT:
             raise UnsupportedModelError(f"as_runtime: int8 takes at most {LIMIT:,} inputs.")
-        group = ctypes.c_int64.in_dll(library(), "bayesieve_shorts").value
+        group = constant("shorts")
         padding = np.zeros(-n_out % group, np.int16)
         order = np.argsort(np.diff(weight.indptr), kind="stable").astype(np.int32)
         rows = weight[order]

@@ -22,7 +22,7 @@ ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  
 _TEXTS = ("layers.c", "integers.c", "images.c")  # in one file: types of the first serve all
 _DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
 _TILE = 36 << 10  # bytes of inputs that stay in the first cache
-_TILED = 8  # weights of an output in a tile, on average, from which tiles pay
+_TILED = {2: 8, 4: 32}  # weights of an output in a tile from which tiles pay, by outputs at once
 CACHE = 1 << 20  # bytes of weights up to which zeros stored beside them do not cost time
 _GROUPED = 0.65  # groups of outputs by weights, below which one example runs by groups
 _AT_ONCE = 4  # weights by input that the kernel takes at once
@@ -177,7 +177,7 @@ class CompiledLayers(Compiled):
         """Put described layers together as one network that `run` reads."""
         self._layers = described
         n_used, n_outputs = layers[0].weight.shape[1], len(layers[-1].bias)
-        width = 1 + max(n_used, *(len(layer.bias) for layer in layers))  # one more: see `by_pairs`
+        width = 1 + max(n_used, *(len(layer.bias) for layer in layers))  # one more: see `by_output`
         network = _Network(
             len(layers), n_features, n_used, n_outputs, width, self._at_address(quads),
             ctypes.addressof(described),
@@ -191,11 +191,11 @@ class CompiledLayers(Compiled):
 
     def _described(self, layer: Affine) -> _Layer:
         n_out, n_in = layer.weight.shape
-        pairs = by_pairs(layer.weight, _TILE // (4 * 4 * lanes()))
+        batch = by_output(layer.weight, _TILE // (4 * constant("wide")), constant("at_once"))
         described = _Layer(
             n_in, n_out, ACTIVATIONS.index(layer.activation), layer.slope,
-            len(pairs.runs), self._at_address(pairs.runs), self._at_address(pairs.output),
-            self._at_address(pairs.column), self._at_address(pairs.value),
+            len(batch.runs), self._at_address(batch.runs), self._at_address(batch.output),
+            self._at_address(batch.column), self._at_address(batch.value),
             self._at_address(np.append(layer.bias, np.float32(0))),
         )  # fmt: skip
         if layer.weight.nnz >= _DENSE * n_out * n_in:
@@ -213,17 +213,18 @@ class CompiledLayers(Compiled):
         return int(self._kept[-1].ctypes.data)
 
 
-class ByPairs(NamedTuple):
-    """Weights in the order that batches read them: by tiles of features, then by pairs of outputs.
+class ByOutput(NamedTuple):
+    """Weights in the order that batches read them: by tiles of features, by bundles of outputs.
 
-    A run is pairs of outputs that have as many weights in a tile.
+    A bundle is 2 or 4 outputs that are summed at the same time. A run is bundles of as many
+    outputs that have as many weights in a tile.
 
     Args:
-        runs: (n_runs, 5) as in layers.c: the tile's first feature, whether sums begin here, whether
-            they end here, steps of two weights of either output, pairs.
-        output: (n_pairs, 2); n_out stands for none.
-        column: of each weight, counted from the first feature of its tile. The weights of a pair
-            take turns, one of the first output and one of the second.
+        runs: (n_runs, 6) as in layers.c: the tile's first feature, whether sums begin here, whether
+            they end here, outputs of a bundle, steps of four weights, bundles.
+        output: of each bundle, one bundle after another; n_out stands for none.
+        column: of each weight, counted from the first feature of its tile. The outputs of a bundle
+            take turns.
         value: of each weight.
     """
 
@@ -233,27 +234,29 @@ class ByPairs(NamedTuple):
     value: NDArray[np.generic]
 
 
-def by_pairs(weight: csr_array, tile: int) -> ByPairs:
-    """Weights by tiles of features, if outputs have enough in each (else in one), and by pairs.
+def by_output(weight: csr_array, tile: int, at_once: int) -> ByOutput:
+    """Weights by tiles of features, if outputs have enough in each (else in one), and by bundles.
 
     The outputs of a tile come in the order of their numbers of weights; outputs without any are
-    left out, but for those that have none at all. Where the two of a pair have different numbers,
-    or odd ones, the last weight of an output is stored in equal parts, so that no input meets a 0
-    that it could turn into NaN.
+    left out, but for those that have none at all. Where the outputs of a bundle have different
+    numbers, or steps need more, the last weight of an output is stored in equal parts, so that no
+    input meets a 0 that it could turn into NaN.
 
     Args:
         weight: (n_out, n_in).
         tile: features of a tile, at most 65,536.
+        at_once: most outputs of a bundle: 2, or 4 while there are more than 2.
 
     Example:
-        >>> made = by_pairs(csr_array(np.array([[1, 2, 0], [0, 0, 0], [3, 4, 6]], np.float32)), 128)
+        >>> weight = csr_array(np.array([[1, 2, 0], [0, 0, 0], [3, 4, 6]], np.float32))
+        >>> made = by_output(weight, 128, 2)
         >>> made.runs.tolist(), made.output.tolist()
-        ([[0, 1, 1, 0, 1], [0, 1, 1, 2, 1]], [[1, 3], [2, 0]])
+        ([[0, 1, 1, 2, 0, 1], [0, 1, 1, 2, 2, 1]], [1, 3, 2, 0])
         >>> made.column.tolist(), made.value.tolist()[::2], made.value.tolist()[1::2]
         ([0, 0, 1, 1, 2, 1, 2, 1], [3.0, 4.0, 3.0, 3.0], [1.0, 0.666..., 0.666..., 0.666...])
     """
     n_out, n_in = weight.shape
-    tile = tile if weight.nnz >= _TILED * n_out * -(-n_in // tile) else LIMIT
+    tile = tile if weight.nnz >= _TILED[at_once] * n_out * -(-n_in // tile) else LIMIT
     n_tiles = max(1, -(-n_in // tile))
     row = np.repeat(np.arange(n_out), np.diff(weight.indptr))
     place = weight.indices.astype(np.int64) // tile * n_out + row
@@ -271,41 +274,51 @@ def by_pairs(weight: csr_array, tile: int) -> ByPairs:
     kind = 8 * at + 4 * ~bare[output] + 2 * begins + ends
     order = np.lexsort((-counts[sums], kind))
     sums, at, output, begins, ends = (a[order] for a in (sums, at, output, begins, ends))
-    pair, side = _pairs_of_equals(kind[order])
+    bundle, side, sizes = _bundles(kind[order], at_once)
     head = np.flatnonzero(side == 0)
-    steps = -(-counts[sums[head]] // 2)  # the first of a pair has the most weights
-    outputs = np.full((len(head), 2), n_out, np.int32)
-    outputs[pair, side] = output
-    listed = np.column_stack([at[head] * tile, begins[head], ends[head], steps])
+    steps = -(-counts[sums[head]] * sizes // 4)  # the first of a bundle has the most weights
+    outputs = np.full(sizes.sum(), n_out, np.int32)
+    outputs[_starts(sizes)[bundle] + side] = output
+    listed = np.column_stack([at[head] * tile, begins[head], ends[head], sizes, steps])
     new = np.flatnonzero(np.append(True, (listed[1:] != listed[:-1]).any(1)))
-    n_pairs = np.diff(np.append(new, len(listed)))
+    n_bundles = np.diff(np.append(new, len(listed)))
 
     # The weights of every sum, the last one in parts, and where each comes.
     padded, sum_of = np.zeros(len(counts), np.int64), np.zeros(len(counts), np.int64)
-    padded[sums], sum_of[sums] = 2 * steps[pair], np.arange(len(sums))
+    padded[sums], sum_of[sums] = (4 * steps // sizes)[bundle], np.arange(len(sums))
     parts = np.ones(weight.nnz, np.int64)
     parts[np.cumsum(counts)[counts > 0] - 1] += (padded - counts)[counts > 0]
     place, features, shares = (np.repeat(a, parts) for a in (place, features, data / parts))
     k = np.arange(len(place)) - _starts(padded)[place]
-    to = _starts(4 * steps)[pair[sum_of[place]]] + 2 * k + side[sum_of[place]]
+    one = sum_of[place]
+    to = _starts(4 * steps)[bundle[one]] + sizes[bundle[one]] * k + side[one]
     column, value = np.zeros(4 * steps.sum(), np.uint16), np.zeros(4 * steps.sum(), weight.dtype)
     column[to], value[to] = features % tile, shares
-    runs = np.column_stack([listed[new], n_pairs]).astype(np.int32)
-    return ByPairs(runs, outputs, column, value)
+    runs = np.column_stack([listed[new], n_bundles]).astype(np.int32)
+    return ByOutput(runs, outputs, column, value)
 
 
-def _pairs_of_equals(kinds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Two and two neighbours of one kind as a pair: which pair, and which of the two, each one is.
+def _bundles(
+    kinds: NDArray[np.int64], at_once: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Neighbours of one kind in bundles of `at_once`, the last of a kind in 2 if they are enough.
+
+    Returns:
+        Which bundle each one is in, its place in it, and the size of each bundle.
 
     Example:
-        >>> _pairs_of_equals(np.array([3, 3, 3, 7]))
-        (array([0, 0, 1, 2]), array([0, 1, 0, 0]))
+        >>> _bundles(np.array([3, 3, 3, 7]), 2)
+        (array([0, 0, 1, 2]), array([0, 1, 0, 0]), array([2, 2, 2]))
+        >>> _bundles(np.array([3, 3, 3, 3, 3, 7]), 4)
+        (array([0, 0, 0, 0, 1, 2]), array([0, 1, 2, 3, 0, 0]), array([4, 2, 2]))
     """
     _, first, kind, sizes = np.unique(
         kinds, return_index=True, return_inverse=True, return_counts=True
     )
-    in_kind, side = np.divmod(np.arange(len(kinds)) - first[kind], 2)
-    return (_starts(-(-sizes // 2))[kind] + in_kind).astype(np.int64), side
+    in_kind, side = np.divmod(np.arange(len(kinds)) - first[kind], at_once)
+    bundle = (_starts(-(-sizes // at_once))[kind] + in_kind).astype(np.int64)
+    held = np.bincount(bundle)
+    return bundle, side, np.where(held > 2, at_once, 2)
 
 
 class ByInput(NamedTuple):
@@ -422,7 +435,12 @@ def arranged(
 
 def lanes() -> int:
     """Floats of a vector register, as the kernels were compiled."""
-    return ctypes.c_int64.in_dll(library(), "bayesieve_lanes").value
+    return constant("lanes")
+
+
+def constant(name: str) -> int:
+    """A number that the compiled kernels know of themselves."""
+    return ctypes.c_int64.in_dll(library(), f"bayesieve_{name}").value
 
 
 def library() -> ctypes.CDLL:

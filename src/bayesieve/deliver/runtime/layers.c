@@ -4,13 +4,14 @@
  * (after a ReLU, or pixels outside a digit, most are): each adds its factor times a column of
  * weights to the outputs, a group of neighbouring outputs at a time where columns are dense enough,
  * otherwise one by one. Layers with few zeros run as plain dot products. Batches run in blocks of
- * four registers of examples, turned so that the examples of one feature are side by side: each
- * stored weight then meets whole vectors of examples. Two outputs are summed at the same time, since
- * an addition takes as long as eight can begin. Outputs come in the order of the number of their
- * weights, so that the processor knows where each sum ends, and one load brings four weights: loads
- * are what this loop waits for. Features are taken a tile at a time where that keeps the inputs in
- * the first cache. Vector types are GCC's (also Clang's), as wide as the machine's registers: wider
- * ones would live in memory.
+ * examples, turned so that the examples of one feature are side by side: each stored weight then
+ * meets whole vectors of examples. Eight registers of sums are filled at the same time, since an
+ * addition takes as long as eight can begin: two outputs of four registers of examples, or, where
+ * there are 32 registers of 64 bytes, four outputs of two, whose inputs take half the room in the
+ * first cache. Outputs come in the order of the number of their weights, so that the processor knows
+ * where each sum ends, and one load brings four weights: loads are what this loop waits for. Features
+ * are taken a tile at a time where that keeps the inputs in the first cache. Vector types are GCC's
+ * (also Clang's), as wide as the machine's registers: wider ones would live in memory.
  */
 #include <math.h>
 #include <stdint.h>
@@ -29,19 +30,26 @@
 #endif
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4)));
-#define WIDE (4 * LANES) /* examples of a block: with two outputs, eight registers of sums */
-#define NARROW (2 * LANES)
+#if defined(__AVX512F__) /* of 32 registers: more outputs, so that fewer examples stay in a cache */
+#define AT_ONCE 4
+#else
+#define AT_ONCE 2
+#endif
+#define WIDE (8 / AT_ONCE * LANES) /* examples of a block: eight registers of sums */
+#define NARROW (WIDE / 2)
 #define FEW 4 /* examples below which one at a time beats a padded block */
 #define EACH _Pragma("GCC unroll 16") for
+#define INLINE static inline __attribute__((always_inline))
 
-const int64_t bayesieve_lanes = LANES;
+const int64_t bayesieve_lanes = LANES, bayesieve_wide = WIDE, bayesieve_at_once = AT_ONCE;
 
-typedef struct { /* pairs of outputs of a tile that have as many weights: see kernels.py */
-  int32_t feature;  /* first of the tile */
-  int32_t begins;   /* whether sums begin here: with the bias */
-  int32_t ends;     /* whether sums end here: in the activation */
-  int32_t steps;    /* two weights of either output each */
-  int32_t n_pairs;
+typedef struct { /* bundles of outputs of a tile that have as many weights: see kernels.py */
+  int32_t feature;   /* first of the tile */
+  int32_t begins;    /* whether sums begin here: with the bias */
+  int32_t ends;      /* whether sums end here: in the activation */
+  int32_t outputs;   /* of a bundle: 2 or 4 */
+  int32_t steps;     /* of four weights: 4 / outputs of each output */
+  int32_t n_bundles;
 } run;
 
 typedef struct {
@@ -154,6 +162,35 @@ static inline void turn(const float *a, const float *b, const float *c, const fl
   *(four *)(to + 3 * apart) = MIX(high, high2, 2, 3, 6, 7);
 }
 
+/* four features of a register of examples, turned: those of every fourth example side by side */
+INLINE void turn_quad(const float *const *row, int64_t f, float *to, int64_t size) {
+#if defined(__AVX512F__)
+#define PART(M, I, V) _mm512_mask_broadcast_f32x4(V, 0xf << 4 * I, _mm_loadu_ps(row[4 * I + M] + f))
+#define PARTS(M) \
+  PART(M, 3, PART(M, 2, PART(M, 1, _mm512_castps128_ps512(_mm_loadu_ps(row[M] + f)))))
+  const __m512 p = PARTS(0), q = PARTS(1);
+  const __m512 r = PARTS(2), s = PARTS(3);
+  const __m512d low = (__m512d)_mm512_unpacklo_ps(p, q), high = (__m512d)_mm512_unpackhi_ps(p, q);
+  const __m512d low2 = (__m512d)_mm512_unpacklo_ps(r, s), high2 = (__m512d)_mm512_unpackhi_ps(r, s);
+  _mm512_store_pd(to, _mm512_unpacklo_pd(low, low2));
+  _mm512_store_pd(to + size, _mm512_unpackhi_pd(low, low2));
+  _mm512_store_pd(to + 2 * size, _mm512_unpacklo_pd(high, high2));
+  _mm512_store_pd(to + 3 * size, _mm512_unpackhi_pd(high, high2));
+#elif defined(__AVX__)
+#define PARTS(M) \
+  _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(row[M] + f)), _mm_loadu_ps(row[M + 4] + f), 1)
+  const __m256 p = PARTS(0), q = PARTS(1), r = PARTS(2), s = PARTS(3);
+  const __m256d low = (__m256d)_mm256_unpacklo_ps(p, q), high = (__m256d)_mm256_unpackhi_ps(p, q);
+  const __m256d low2 = (__m256d)_mm256_unpacklo_ps(r, s), high2 = (__m256d)_mm256_unpackhi_ps(r, s);
+  _mm256_store_pd((double *)to, _mm256_unpacklo_pd(low, low2));
+  _mm256_store_pd((double *)(to + size), _mm256_unpackhi_pd(low, low2));
+  _mm256_store_pd((double *)(to + 2 * size), _mm256_unpacklo_pd(high, high2));
+  _mm256_store_pd((double *)(to + 3 * size), _mm256_unpackhi_pd(high, high2));
+#else
+  turn(row[0] + f, row[1] + f, row[2] + f, row[3] + f, to, size);
+#endif
+}
+
 /* up to 16 features of x, (n, n_features), from a quad on, to (16, size): a cache line of each
  * example; examples beyond the last repeat it */
 static inline void turn_some(const network *net, int64_t n, int64_t size, const float *x,
@@ -161,13 +198,11 @@ static inline void turn_some(const network *net, int64_t n, int64_t size, const 
   const int64_t apart = net->n_features, left = net->n_used / 4 - first, end = left < 4 ? left : 4;
   for (int64_t f = 0; f < apart && apart < 4; f++)
     for (int64_t j = 0; j < size; j++) to[f * size + j] = x[(j < n ? j : n - 1) * apart + f];
-  for (int64_t j = 0; j < size; j += 4) {
-    const float *row[4];
-    for (int i = 0; i < 4; i++) row[i] = x + (j + i < n ? j + i : n - 1) * apart;
-    for (int64_t q = 0; q < end; q++) {
-      const int64_t f = net->quads[first + q];
-      turn(row[0] + f, row[1] + f, row[2] + f, row[3] + f, to + 4 * q * size + j, size);
-    }
+  for (int64_t j = 0; j < size; j += LANES) {
+    const float *row[LANES];
+    for (int i = 0; i < LANES; i++) row[i] = x + (j + i < n ? j + i : n - 1) * apart;
+    for (int64_t q = 0; q < end; q++)
+      turn_quad(row, net->quads[first + q], to + 4 * q * size + j, size);
   }
 }
 
@@ -201,17 +236,17 @@ static inline void turn_out(int64_t n_out, int64_t n, int64_t size, const float 
     const vec weight = WEIGHT, *from = (const vec *)(x + (int64_t)(COLUMN) * (SIZE));  \
     EACH(int j = 0; j < (SIZE) / LANES; j++) SUM[j] += weight * from[j];               \
   }
-#define INLINE static inline __attribute__((always_inline))
 
-/* x is (features from the tile's first on, SIZE), y (n_out + 1, SIZE), both aligned to 64 bytes */
-#define BLOCK(NAME, SIZE)                                                                    \
-  INLINE void NAME##_run(const layer *self, const run *now, int begins, int ends,            \
-                         const int32_t *output, const uint16_t *column, const float *value,  \
-                         const float *x, float *y) {                                         \
+/* Sums of some outputs at the same time, OUTS: their weights take turns, 4 / OUTS of each in a step.
+ * x is (features from the tile's first on, SIZE), y (n_out + 1, SIZE), both aligned to 64 bytes. */
+#define RUN(NAME, SIZE, OUTS)                                                                \
+  INLINE void NAME(const layer *self, const run *now, int begins, int ends,                  \
+                   const int32_t *output, const uint16_t *column, const float *value,        \
+                   const float *x, float *y) {                                               \
     const int64_t kind = self->activation;                                                   \
-    for (int32_t pair = 0; pair < now->n_pairs; pair++, output += 2) {                       \
-      vec sum[2][SIZE / LANES];                                                              \
-      EACH(int i = 0; i < 2; i++) {                                                          \
+    for (int32_t bundle = 0; bundle < now->n_bundles; bundle++, output += OUTS) {            \
+      vec sum[OUTS][SIZE / LANES];                                                           \
+      EACH(int i = 0; i < OUTS; i++) {                                                       \
         const vec *from = (const vec *)(y + (int64_t)output[i] * SIZE);                      \
         const vec bias = (vec){0} + self->bias[output[i]];                                   \
         EACH(int j = 0; j < SIZE / LANES; j++) sum[i][j] = begins ? bias : from[j];          \
@@ -222,10 +257,10 @@ static inline void turn_out(int64_t n_out, int64_t n, int64_t size, const float 
         __builtin_memcpy(&four_columns, column, sizeof four_columns);                        \
         ADD(sum[0], NTH(weights, 0), four_columns & 0xffff, SIZE)                            \
         ADD(sum[1], NTH(weights, 1), four_columns >> 16 & 0xffff, SIZE)                      \
-        ADD(sum[0], NTH(weights, 2), four_columns >> 32 & 0xffff, SIZE)                      \
-        ADD(sum[1], NTH(weights, 3), four_columns >> 48, SIZE)                               \
+        ADD(sum[2 % OUTS], NTH(weights, 2), four_columns >> 32 & 0xffff, SIZE)               \
+        ADD(sum[3 % OUTS], NTH(weights, 3), four_columns >> 48, SIZE)                        \
       }                                                                                      \
-      EACH(int i = 0; i < 2; i++) {                                                          \
+      EACH(int i = 0; i < OUTS; i++) {                                                       \
         float *to = y + (int64_t)output[i] * SIZE;                                           \
         EACH(int j = 0; j < SIZE / LANES; j++)                                               \
           ((vec *)to)[j] = ends && kind == 1 ? positive(sum[i][j]) : sum[i][j];              \
@@ -233,19 +268,26 @@ static inline void turn_out(int64_t n_out, int64_t n, int64_t size, const float 
           to[j] = activate(to[j], kind, (float)self->slope);                                 \
       }                                                                                      \
     }                                                                                        \
-  }                                                                                          \
+  }
+
+#define BLOCK(NAME, SIZE)                                                                    \
+  RUN(NAME##_two, SIZE, 2)                                                                   \
+  RUN(NAME##_more, SIZE, AT_ONCE)                                                            \
   static void NAME(const layer *self, const float *x, float *y) {                            \
     const int32_t *output = self->output;                                                    \
     const uint16_t *column = self->column;                                                   \
     const float *value = self->value;                                                        \
     for (const run *now = self->runs, *end = now + self->n_runs; now < end; now++) {         \
       const float *from = x + (int64_t)now->feature * SIZE;                                  \
-      if (now->begins && now->ends)                                                          \
-        NAME##_run(self, now, 1, 1, output, column, value, from, y);                         \
-      else if (now->begins) NAME##_run(self, now, 1, 0, output, column, value, from, y);     \
-      else NAME##_run(self, now, 0, now->ends, output, column, value, from, y);              \
-      const int64_t n = 4 * (int64_t)now->steps * now->n_pairs;                              \
-      output += 2 * (int64_t)now->n_pairs, column += n, value += n;                          \
+      const int begins = now->begins, ends = now->ends, two = AT_ONCE == 2 || now->outputs == 2; \
+      if (two && begins && ends)                                                             \
+        NAME##_two(self, now, 1, 1, output, column, value, from, y);                         \
+      else if (two) NAME##_two(self, now, begins, ends, output, column, value, from, y);     \
+      else if (begins && ends)                                                               \
+        NAME##_more(self, now, 1, 1, output, column, value, from, y);                        \
+      else NAME##_more(self, now, begins, ends, output, column, value, from, y);             \
+      const int64_t n = 4 * (int64_t)now->steps * now->n_bundles;                            \
+      output += now->outputs * (int64_t)now->n_bundles, column += n, value += n;             \
     }                                                                                        \
   }                                                                                          \
   static void NAME##_all(const network *net, int64_t n, const float *x, float *out,          \
