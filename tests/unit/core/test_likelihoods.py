@@ -38,6 +38,19 @@ def test_probability_rows_weight_the_classes():
     torch.testing.assert_close(Categorical().log_prob(logits, even, {}), exact)
 
 
+@pytest.mark.parametrize("classes", [1, 2, 10, 15, 16, 40])
+@pytest.mark.parametrize("positions", [(), (3,)])
+def test_few_classes_have_the_log_softmax_of_torch(classes, positions):
+    outputs = normal(4, 6, *positions, classes, seed=0).requires_grad_()
+    outputs.data[0, 0] = 1000.0 * torch.arange(classes)  # far apart
+    found, exact = Categorical().log_probs(outputs), outputs.log_softmax(-1)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, exact)
+    weights = normal(*outputs.shape, seed=1)
+    slopes = [torch.autograd.grad((x * weights).sum(), outputs)[0] for x in (found, exact)]
+    torch.testing.assert_close(*slopes)
+
+
 def test_class_probabilities_sum_to_one():
     logits = normal(1, 4, seed=0)
     chances = [Categorical().log_prob(logits, torch.tensor([c]), {}).exp() for c in range(4)]
