@@ -318,7 +318,8 @@ def product_dtype(layer: nn.Module) -> torch.dtype:
     """Dtype in which a CPU multiplies the variances of a layer fastest, of float32 and bfloat16.
 
     Small matrices take longer to convert than they save. oneDNN has no fast gradient in bfloat16
-    for the weights of a convolution with few channels on either side, and few of those in groups.
+    for the weights of a convolution with few channels on either side, and rarely one for those of
+    a convolution in groups.
     """
     weight: Tensor = layer.weight  # type: ignore[assignment]
     faster = native.product_dtype()
@@ -378,18 +379,18 @@ class LocalLayer(nn.Module):
         weight, bias, weight_var, bias_var = map(self._parameters.get, _TENSORS)
         assert weight is not None
         assert weight_var is not None
-        noise = (self.source(), self.passes)
+        tensors = (x, weight, bias, weight_var, bias_var)
         if isinstance(product, _Matrix):
-            return local_linear(x, weight, bias, weight_var, bias_var, *noise)
+            return local_linear(*tensors, self.source(), self.passes)
         if x.dim() != weight.dim() or not x.is_contiguous():
             return None
         if product.covers(x, weight):  # with one position left a convolution is a matrix
-            matrices = (weight.flatten(1), bias, weight_var.flatten(1), bias_var)
-            units = local_linear(x.flatten(1), *matrices, *noise)
+            matrices = (x.flatten(1), weight.flatten(1), bias, weight_var.flatten(1), bias_var)
+            units = local_linear(*matrices, self.source(), self.passes)
             return units.view(*units.shape, *[1] * (x.dim() - 2))
         if not self.passes.dense:
             return None
-        output: Tensor = _Local.apply(x, weight, bias, weight_var, bias_var, product, *noise)
+        output: Tensor = _Local.apply(*tensors, product, self.source(), self.passes)
         return output
 
     def __getattr__(self, name: str) -> Any:
