@@ -121,14 +121,17 @@ def random_weight(n_out, n_in, density, seed=1):
     return dense.astype(np.float32)
 
 
-@pytest.mark.parametrize("at_once", [2, 4])
+@pytest.mark.parametrize("dtype", [np.float32, np.int8])
+@pytest.mark.parametrize("at_once", [2, 8])
 @pytest.mark.parametrize("tile", [16, 128])
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (3, 5), (5, 300), (37, 129), (9, 600)])
-def test_weights_by_output_are_all_there(shape, density, tile, at_once, monkeypatch):
-    monkeypatch.setattr(kernels, "_TILED", {2: 3, 4: 3})
+def test_weights_by_output_are_all_there(shape, density, tile, at_once, dtype, monkeypatch):
+    monkeypatch.setattr(kernels, "_TILED", {2: 3, 8: 3})
     n_out, n_in = shape
     dense = random_weight(n_out, n_in, density)
+    if dtype is np.int8:
+        dense = (100 * np.tanh(dense)).astype(dtype)
     dense[: n_out // 3] = 0  # outputs without a weight
     made = by_output(csr_array(dense), tile, at_once)
     built, bias, activated = np.zeros((n_out + 1, n_in)), np.zeros(n_out + 1), np.zeros(n_out + 1)
@@ -137,7 +140,7 @@ def test_weights_by_output_are_all_there(shape, density, tile, at_once, monkeypa
         assert outputs in (2, at_once)
         for _ in range(n_bundles):
             rows = made.output[first : first + outputs]
-            assert (rows < n_out).sum() > (2 if outputs == 4 else 0)  # few outputs, small bundles
+            assert (rows < n_out).sum() > (2 if outputs > 2 else 0)  # few outputs, small bundles
             np.add.at(bias, rows, begins)
             assert not activated[rows].any() or n_out in rows
             np.add.at(activated, rows, ends)
@@ -148,6 +151,7 @@ def test_weights_by_output_are_all_there(shape, density, tile, at_once, monkeypa
     assert (first, k) == (len(made.output), len(made.value))
     assert built[:n_out] == pytest.approx(dense, rel=1e-6)
     assert not built[n_out].any()
+    assert dtype is np.float32 or (made.value != 0).sum() == (dense != 0).sum()  # none in parts
     assert (bias[:n_out] == 1).all()
     assert (activated[:n_out] == 1).all()
 

@@ -19,6 +19,8 @@ from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, aligned, la
 
 _CONVOLUTION, _MAX, _MEAN, _UNZIP = range(4)  # as in images.c
 _SLACK = 64  # floats that a vector may read beyond the last image
+_LINE = 16  # floats of a cache line
+_ALIGNED = 16  # columns from which rows of an image begin with a whole vector
 
 
 class _Image(ctypes.Structure):  # as in images.c
@@ -62,13 +64,25 @@ class Grid:
     def of(cls, size: Pair, before: Pair, after: Pair, lanes: int) -> "Grid":
         """Margins in rows and columns: `before` the image and `after` it.
 
+        Rows of all but small images are whole vectors, so that a vector that is written, or read
+        by the middle of a window, is in one cache line.
+
         Example:
             >>> Grid.of((8, 8), (1, 1), (1, 1), lanes=8)
             Grid(size=(8, 8), row=9, plane=90, first=10)
+            >>> Grid.of((16, 16), (1, 1), (1, 1), lanes=8)
+            Grid(size=(16, 16), row=24, plane=432, first=32)
         """
         height, width = size
-        row = -(-width // lanes) * lanes + max(before[1], after[1])
-        return cls(size, row, (before[0] + height + after[0]) * row, before[0] * row + before[1])
+        row, left = _up_to(width, lanes) + max(before[1], after[1]), before[1]
+        if width >= _ALIGNED:
+            row, left = _up_to(row, lanes), _up_to(left, lanes)
+        return cls(size, row, (before[0] + height + after[0]) * row, before[0] * row + left)
+
+
+def _up_to(n: int, unit: int) -> int:
+    """The first multiple of a unit that is not below n."""
+    return -(-n // unit) * unit
 
 
 def _grids(images: Images) -> dict[Pair, Grid]:
@@ -119,6 +133,7 @@ class _Memory:
             self._starts[step] = self._free[kind].pop()
             return
         grid = self.grids[kind[0]]
+        self.size = _up_to(self.size, _LINE)
         self._starts[step] = self.size
         self.size += kind[1] * grid.plane + grid.row  # the last right margin is in a row of its own
 

@@ -3,9 +3,8 @@
  * Inputs are integers A, counted in steps. Each stored weight q adds round(A q / 128) to a sum of 16
  * bits. Inputs are cut at a limit that no sum can leave 16 bits with, so that neither the order of
  * the weights nor the path changes a result. A register holds twice as many 16-bit numbers as
- * floats. Batches run output by output, those with equally many weights one after another, so that the
- * processor knows where each sum ends. One example runs over its inputs that are not 0: layers with
- * few zeros by whole columns of weights, others weight by weight.
+ * floats. Batches run as those of floats, in bundles of outputs. One example runs over its inputs that
+ * are not 0: layers with few zeros by whole columns of weights, others weight by weight.
  */
 #if defined(__AVX512BW__)
 #define SHORTS 32
@@ -15,29 +14,30 @@
 #define SHORTS 8
 #endif
 #define INT_WIDE 64 /* examples of a block */
+#define INT_AT_ONCE (SHORTS == 32 ? 8 : 2) /* outputs of a bundle */
 typedef int16_t ints __attribute__((vector_size(2 * SHORTS)));
-typedef int8_t chars __attribute__((vector_size(2 * SHORTS)));
 typedef int8_t loose_chars __attribute__((vector_size(SHORTS), aligned(1)));
 
-const int64_t bayesieve_shorts = SHORTS;
+const int64_t bayesieve_shorts = SHORTS, bayesieve_int_at_once = INT_AT_ONCE;
 
 typedef struct {
   int64_t n_in, n_out, activation; /* as in layers.c; between layers only none or ReLU */
   double slope;
   int64_t limit;          /* largest input, in steps */
   double inverse;         /* of a step of the inputs */
-  const int32_t *output;  /* n_out: in the order that batches take them */
-  const int32_t *start;   /* n_out + 1: their weights */
-  const uint16_t *column; /* of each weight */
+  int64_t n_runs;
+  const run *runs;        /* of one tile */
+  const int32_t *output;  /* as in layers.c */
+  const uint16_t *column;
   const int8_t *value;
   const int8_t *columns;  /* all weights, SHORTS outputs at a time, or NULL: see int_columns */
   const int32_t *first;   /* n_in + 1: the weights of each input, else */
   const uint16_t *row;    /* of each weight */
   const int8_t *weight;
-  const int16_t *factor;  /* n_out: sums to steps of the next layer's inputs, times 2^15 */
-  const int16_t *offset;  /* n_out: the bias in those steps */
-  const float *scale;     /* n_out: sums to outputs */
-  const float *bias;      /* n_out */
+  const int16_t *factor;  /* n_out + 1: sums to steps of the next layer's inputs, times 2^15 */
+  const int16_t *offset;  /* n_out + 1: the bias in those steps */
+  const float *scale;     /* n_out + 1: sums to outputs */
+  const float *bias;      /* n_out + 1 */
 } int_layer;
 
 /* a b / 2^15, rounded */
@@ -87,43 +87,87 @@ static inline ints passed_on(const int_layer *self, ints sum, ints factor, ints 
   return within(product(sum, factor) + offset, self->activation ? 0 : -limit, limit);
 }
 
-/* 256 times a weight, in all places */
-#define SPREAD(Q) ((ints)((chars){0} + (Q)) & ((ints){0} + (int16_t)0xFF00))
+/* Four weights in every 32 bits of a register, and 256 times one of them in all places: a byte above
+ * a 0. Which byte is said by PLACES, which a compiler would load anew for each weight if it knew
+ * them: loads are what this loop waits for. */
+#if defined(__SSSE3__)
+#define PLACES                                                                                 \
+  ints above[4];                                                                               \
+  EACH(int i = 0; i < 4; i++) {                                                                \
+    above[i] = (ints){0} + (int16_t)(0x0080 + 0x100 * i); /* none, and the i-th */             \
+    __asm__("" : "+x"(above[i]));                                                              \
+  }
+#else
+#define PLACES
+#endif
+#if defined(__AVX512BW__)
+#define WHOLE_FOUR(FROM) (ints)_mm512_set1_epi32(together(FROM))
+#define WHOLE_NTH(V, I) (ints)_mm512_shuffle_epi8((__m512i)(V), (__m512i)above[I])
+#elif defined(__AVX2__)
+#define WHOLE_FOUR(FROM) (ints)_mm256_set1_epi32(together(FROM))
+#define WHOLE_NTH(V, I) (ints)_mm256_shuffle_epi8((__m256i)(V), (__m256i)above[I])
+#elif defined(__SSSE3__)
+#define WHOLE_FOUR(FROM) (ints)_mm_set1_epi32(together(FROM))
+#define WHOLE_NTH(V, I) (ints)_mm_shuffle_epi8((__m128i)(V), (__m128i)above[I])
+#else
+#define WHOLE_FOUR(FROM) {0}
+#define WHOLE_NTH(V, I) ((ints){0} + (int16_t)(256 * value[I]))
+#endif
+static inline int32_t together(const int8_t *four) {
+  int32_t all;
+  __builtin_memcpy(&all, four, sizeof all);
+  return all;
+}
+#define WHOLE_TIMES(A, B) product(A, B)
+typedef ints WHOLE;
 
-/* x is (n_in, SIZE), aligned to 64 bytes; the last layer makes out, others y, both (n_out, SIZE) */
+/* an output's sums to inputs of the next layer, y, or, of the last layer, to out */
+#define INT_END(SIZE)                                                                          \
+  if (out) {                                                                                   \
+    const float scale = self->scale[row], bias = self->bias[row];                              \
+    float *to = out + row * SIZE;                                                              \
+    int16_t sums[SIZE];                                                                        \
+    __builtin_memcpy(sums, sum[i], sizeof sums);                                               \
+    for (int j = 0; j < SIZE; j++) to[j] = sums[j] * scale + bias;                             \
+    for (int j = 0; j < SIZE && self->activation; j++)                                         \
+      to[j] = activate(to[j], self->activation, (float)self->slope);                           \
+  } else {                                                                                     \
+    const ints factor = (ints){0} + self->factor[row], offset = (ints){0} + self->offset[row]; \
+    EACH(int j = 0; j < SIZE / SHORTS; j++)                                                    \
+      ((ints *)(y + row * SIZE))[j] = passed_on(self, sum[i][j], factor, offset);              \
+  }
+
+/* as RUN in layers.c: x is (n_in, SIZE), aligned to 64 bytes, out and y are (n_out + 1, SIZE) */
+#define INT_RUN(NAME, SIZE, OUTS)                                                              \
+  INLINE void NAME(const int_layer *self, const run *now, const int32_t *output,               \
+                   const uint16_t *column, const int8_t *value, const int16_t *x, int16_t *y,  \
+                   float *out) {                                                               \
+    PLACES                                                                                     \
+    for (int32_t bundle = 0; bundle < now->n_bundles; bundle++, output += OUTS) {              \
+      ints sum[OUTS][SIZE / SHORTS];                                                           \
+      EACH(int i = 0; i < OUTS; i++)                                                           \
+        EACH(int j = 0; j < SIZE / SHORTS; j++) sum[i][j] = (ints){0};                         \
+      STEPS(WHOLE, SIZE, OUTS)                                                                 \
+      EACH(int i = 0; i < OUTS; i++) {                                                         \
+        const int64_t row = output[i];                                                         \
+        INT_END(SIZE)                                                                          \
+      }                                                                                        \
+    }                                                                                          \
+  }
+
 #define INT_BLOCK(NAME, SIZE)                                                                  \
+  INT_RUN(NAME##_two, SIZE, 2)                                                                 \
+  INT_RUN(NAME##_more, SIZE, INT_AT_ONCE)                                                      \
   static void NAME(const int_layer *self, const int16_t *x, int16_t *y, float *out) {          \
-    for (int64_t i = 0; i < self->n_out; i++) {                                                \
-      const int64_t row = self->output[i];                                                     \
-      ints sum[SIZE / SHORTS];                                                                 \
-      EACH(int j = 0; j < SIZE / SHORTS; j++) sum[j] = (ints){0};                              \
-      int32_t k = self->start[i];                                                              \
-      for (const int32_t last = self->start[i + 1] - 1; k < last; k += 2) {                    \
-        const ints *from = (const ints *)(x + (int64_t)self->column[k] * SIZE);                \
-        const ints *from2 = (const ints *)(x + (int64_t)self->column[k + 1] * SIZE);           \
-        const ints weight = SPREAD(self->value[k]), weight2 = SPREAD(self->value[k + 1]);      \
-        EACH(int j = 0; j < SIZE / SHORTS; j++)                                                \
-          sum[j] += product(weight, from[j]) + product(weight2, from2[j]);                     \
-      }                                                                                        \
-      if (k < self->start[i + 1]) {                                                            \
-        const ints *from = (const ints *)(x + (int64_t)self->column[k] * SIZE);                \
-        const ints weight = SPREAD(self->value[k]);                                            \
-        EACH(int j = 0; j < SIZE / SHORTS; j++) sum[j] += product(weight, from[j]);            \
-      }                                                                                        \
-      if (out) {                                                                               \
-        const float scale = self->scale[row], bias = self->bias[row];                          \
-        float *to = out + row * SIZE;                                                          \
-        int16_t sums[SIZE];                                                                    \
-        __builtin_memcpy(sums, sum, sizeof sums);                                              \
-        for (int j = 0; j < SIZE; j++) to[j] = sums[j] * scale + bias;                         \
-        for (int j = 0; j < SIZE && self->activation; j++)                                     \
-          to[j] = activate(to[j], self->activation, (float)self->slope);                       \
-      } else {                                                                                 \
-        const ints factor = (ints){0} + self->factor[row];                                     \
-        const ints offset = (ints){0} + self->offset[row];                                     \
-        EACH(int j = 0; j < SIZE / SHORTS; j++)                                                \
-          ((ints *)(y + row * SIZE))[j] = passed_on(self, sum[j], factor, offset);             \
-      }                                                                                        \
+    const int32_t *output = self->output;                                                      \
+    const uint16_t *column = self->column;                                                     \
+    const int8_t *value = self->value;                                                         \
+    for (const run *now = self->runs, *end = now + self->n_runs; now < end; now++) {           \
+      if (INT_AT_ONCE == 2 || now->outputs == 2)                                               \
+        NAME##_two(self, now, output, column, value, x, y, out);                               \
+      else NAME##_more(self, now, output, column, value, x, y, out);                           \
+      const int64_t n = 4 * (int64_t)now->steps * now->n_bundles;                              \
+      output += now->outputs * (int64_t)now->n_bundles, column += n, value += n;               \
     }                                                                                          \
   }                                                                                            \
   static void NAME##_all(const network *net, int64_t n, const float *x, float *out,            \
@@ -164,14 +208,28 @@ INT_BLOCK(int_narrow, SHORTS)
 GROUPS(groups8, 8)
 GROUPS(groups1, 1)
 
-/* x has n_in numbers; sums are rounded up to whole groups, and there is room for 4 more */
-static void int_one(const int_layer *self, const int16_t *x, int16_t *sums, int32_t *list) {
-  const int64_t n_groups = (self->n_out + SHORTS - 1) / SHORTS, column = self->n_in * SHORTS;
-  int64_t n = 0, g = 0;
-  for (int64_t i = 0; i < self->n_in; i++) {
+/* as in layers.c */
+static int64_t int_listed(const int16_t *x, int64_t n_in, int32_t *list) {
+  int64_t n = 0;
+#if defined(__AVX512BW__)
+  for (int64_t i = 0; i < n_in; i += 16) {
+    const __m512i some = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)(x + i)));
+    n = append(list, n, i, _mm512_test_epi32_mask(some, some) & LEADING(n_in - i));
+  }
+#else
+  for (int64_t i = 0; i < n_in; i++) {
     list[n] = (int32_t)i;
     n += x[i] != 0;
   }
+#endif
+  return n;
+}
+
+/* x has n_in numbers; sums are rounded up to whole groups, and there is room for 4 more */
+static void int_one(const int_layer *self, const int16_t *x, int16_t *sums, int32_t *list) {
+  const int64_t n_groups = (self->n_out + SHORTS - 1) / SHORTS, column = self->n_in * SHORTS;
+  const int64_t n = int_listed(x, self->n_in, list);
+  int64_t g = 0;
   if (self->columns) {
     for (; g + 8 <= n_groups; g += 8)
       groups8(self->columns + g * column, x, list, n, (ints *)sums + g);

@@ -37,6 +37,7 @@ from bayesieve.deliver.runtime.kernels import (
     Floats,
     arranged,
     by_input,
+    by_output,
     constant,
     library,
 )
@@ -57,7 +58,8 @@ class _Layer(ctypes.Structure):  # int_layer of integers.c
         *fields(ctypes.c_double, "slope"),
         *fields(ctypes.c_int64, "limit"),
         *fields(ctypes.c_double, "inverse"),
-        *fields(ctypes.c_void_p, "output start column value columns first row weight"),
+        *fields(ctypes.c_int64, "n_runs"),
+        *fields(ctypes.c_void_p, "runs output column value columns first row weight"),
         *fields(ctypes.c_void_p, "factor offset scale bias"),
     )
 
@@ -213,20 +215,20 @@ class IntegerLayers(CompiledLayers):
         if n_in > LIMIT:
             raise UnsupportedModelError(f"as_runtime: int8 takes at most {LIMIT:,} inputs.")
         group = constant("shorts")
-        padding = np.zeros(-n_out % group, np.int16)
-        order = np.argsort(np.diff(weight.indptr), kind="stable").astype(np.int32)
-        rows = weight[order]
+        padding = np.zeros(group - n_out % group, np.int16)  # at least one: see `by_output`
+        batch = by_output(weight, LIMIT, constant("int_at_once"))
         described = _Layer(
             n_in, n_out, ACTIVATIONS.index(layer.affine.activation), layer.affine.slope,
             layer.limit, float(layer.inverse),
-            output=self._at_address(order),
-            start=self._at_address(rows.indptr.astype(np.int32)),
-            column=self._at_address(rows.indices.astype(np.uint16)),
-            value=self._at_address(rows.data),
+            n_runs=len(batch.runs),
+            runs=self._at_address(batch.runs),
+            output=self._at_address(batch.output),
+            column=self._at_address(batch.column),
+            value=self._at_address(batch.value),
             factor=self._at_address(np.concatenate([layer.factor, padding])),
             offset=self._at_address(np.concatenate([layer.offset, padding])),
-            scale=self._at_address(layer.scale),
-            bias=self._at_address(layer.affine.bias),
+            scale=self._at_address(np.append(layer.scale, np.float32(0))),
+            bias=self._at_address(np.append(layer.affine.bias, np.float32(0))),
         )  # fmt: skip
         if weight.nnz >= _DENSE * n_out * n_in and n_out * n_in <= CACHE:
             described.columns = self._at_address(by_columns(weight, group))

@@ -22,7 +22,7 @@ ACTIVATIONS = ("none", "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "SiLU", "GELU")  
 _TEXTS = ("layers.c", "integers.c", "images.c")  # in one file: types of the first serve all
 _DENSE = 0.2  # fraction of weights from which one example runs as plain dot products
 _TILE = 36 << 10  # bytes of inputs that stay in the first cache
-_TILED = {2: 8, 4: 32}  # weights of an output in a tile from which tiles pay, by outputs at once
+_TILED = {2: 8, 8: 32}  # weights of an output in a tile from which tiles pay, by outputs at once
 CACHE = 1 << 20  # bytes of weights up to which zeros stored beside them do not cost time
 _GROUPED = 0.65  # groups of outputs by weights, below which one example runs by groups
 _AT_ONCE = 4  # weights by input that the kernel takes at once
@@ -216,7 +216,7 @@ class CompiledLayers(Compiled):
 class ByOutput(NamedTuple):
     """Weights in the order that batches read them: by tiles of features, by bundles of outputs.
 
-    A bundle is 2 or 4 outputs that are summed at the same time. A run is bundles of as many
+    A bundle is 2 or 8 outputs that are summed at the same time. A run is bundles of as many
     outputs that have as many weights in a tile.
 
     Args:
@@ -240,12 +240,12 @@ def by_output(weight: csr_array, tile: int, at_once: int) -> ByOutput:
     The outputs of a tile come in the order of their numbers of weights; outputs without any are
     left out, but for those that have none at all. Where the outputs of a bundle have different
     numbers, or steps need more, the last weight of an output is stored in equal parts, so that no
-    input meets a 0 that it could turn into NaN.
+    input meets a 0 that it could turn into NaN. Integers are followed by zeros instead.
 
     Args:
         weight: (n_out, n_in).
         tile: features of a tile, at most 65,536.
-        at_once: most outputs of a bundle: 2, or 4 while there are more than 2.
+        at_once: most outputs of a bundle: 2, or 8 while there are more than 2.
 
     Example:
         >>> weight = csr_array(np.array([[1, 2, 0], [0, 0, 0], [3, 4, 6]], np.float32))
@@ -253,7 +253,7 @@ def by_output(weight: csr_array, tile: int, at_once: int) -> ByOutput:
         >>> made.runs.tolist(), made.output.tolist()
         ([[0, 1, 1, 2, 0, 1], [0, 1, 1, 2, 2, 1]], [1, 3, 2, 0])
         >>> made.column.tolist(), made.value.tolist()[::2], made.value.tolist()[1::2]
-        ([0, 0, 1, 1, 2, 1, 2, 1], [3.0, 4.0, 3.0, 3.0], [1.0, 0.666..., 0.666..., 0.666...])
+        ([2, 1, 2, 1, 1, 1, 0, 0], [3.0, 3.0, 4.0, 3.0], [0.666..., 0.666..., 0.666..., 1.0])
     """
     n_out, n_in = weight.shape
     tile = tile if weight.nnz >= _TILED[at_once] * n_out * -(-n_in // tile) else LIMIT
@@ -288,9 +288,15 @@ def by_output(weight: csr_array, tile: int, at_once: int) -> ByOutput:
     padded[sums], sum_of[sums] = (4 * steps // sizes)[bundle], np.arange(len(sums))
     parts = np.ones(weight.nnz, np.int64)
     parts[np.cumsum(counts)[counts > 0] - 1] += (padded - counts)[counts > 0]
-    place, features, shares = (np.repeat(a, parts) for a in (place, features, data / parts))
+    whole = np.issubdtype(data.dtype, np.integer)
+    shares = np.repeat(data if whole else data / parts, parts)
+    if whole:
+        shares[np.repeat(np.cumsum(parts) - parts, parts) != np.arange(len(shares))] = 0
+    place, features = np.repeat(place, parts), np.repeat(features, parts)
     k = np.arange(len(place)) - _starts(padded)[place]
     one = sum_of[place]
+    # Every second bundle goes back: the inputs that were read last are still in the first cache.
+    k = np.where(bundle[one] % 2, padded[place] - 1 - k, k)
     to = _starts(4 * steps)[bundle[one]] + sizes[bundle[one]] * k + side[one]
     column, value = np.zeros(4 * steps.sum(), np.uint16), np.zeros(4 * steps.sum(), weight.dtype)
     column[to], value[to] = features % tile, shares

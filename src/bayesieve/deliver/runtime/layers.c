@@ -5,13 +5,13 @@
  * weights to the outputs, a group of neighbouring outputs at a time where columns are dense enough,
  * otherwise one by one. Layers with few zeros run as plain dot products. Batches run in blocks of
  * examples, turned so that the examples of one feature are side by side: each stored weight then
- * meets whole vectors of examples. Eight registers of sums are filled at the same time, since an
+ * meets whole vectors of examples. Many registers of sums are filled at the same time, since an
  * addition takes as long as eight can begin: two outputs of four registers of examples, or, where
- * there are 32 registers of 64 bytes, four outputs of two, whose inputs take half the room in the
+ * there are 32 registers of 64 bytes, eight outputs of two, whose inputs take half the room in the
  * first cache. Outputs come in the order of the number of their weights, so that the processor knows
- * where each sum ends, and one load brings four weights: loads are what this loop waits for. Features
- * are taken a tile at a time where that keeps the inputs in the first cache. Vector types are GCC's
- * (also Clang's), as wide as the machine's registers: wider ones would live in memory.
+ * where sums end, and one load brings four weights: loads are what this loop waits for. Features are
+ * taken a tile at a time where that keeps the inputs in the first cache. Vector types are GCC's (also
+ * Clang's), as wide as the machine's registers: wider ones would live in memory.
  */
 #include <math.h>
 #include <stdint.h>
@@ -31,11 +31,12 @@
 typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef float loose __attribute__((vector_size(4 * LANES), aligned(4)));
 #if defined(__AVX512F__) /* of 32 registers: more outputs, so that fewer examples stay in a cache */
-#define AT_ONCE 4
+#define AT_ONCE 8
+#define WIDE (2 * LANES) /* examples of a block */
 #else
 #define AT_ONCE 2
+#define WIDE (4 * LANES)
 #endif
-#define WIDE (8 / AT_ONCE * LANES) /* examples of a block: eight registers of sums */
 #define NARROW (WIDE / 2)
 #define FEW 4 /* examples below which one at a time beats a padded block */
 #define EACH _Pragma("GCC unroll 16") for
@@ -47,8 +48,8 @@ typedef struct { /* bundles of outputs of a tile that have as many weights: see 
   int32_t feature;   /* first of the tile */
   int32_t begins;    /* whether sums begin here: with the bias */
   int32_t ends;      /* whether sums end here: in the activation */
-  int32_t outputs;   /* of a bundle: 2 or 4 */
-  int32_t steps;     /* of four weights: 4 / outputs of each output */
+  int32_t outputs;   /* of a bundle: 2 or AT_ONCE */
+  int32_t steps;     /* of four weights; an even number for 8 outputs */
   int32_t n_bundles;
 } run;
 
@@ -106,17 +107,42 @@ static void one_dense(const layer *self, const float *x, float *y) {
   }
 }
 
+#if defined(__AVX512F__)
+/* the next 16 places, those of a mask at the end of a list that has n numbers and room for 16 more */
+INLINE int64_t append(int32_t *list, int64_t n, int64_t first, __mmask16 mask) {
+  const __m512i order = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const __m512i places = _mm512_add_epi32(order, _mm512_set1_epi32((int32_t)first));
+  _mm512_storeu_si512(list + n, _mm512_maskz_compress_epi32(mask, places));
+  return n + __builtin_popcount(mask);
+}
+#define LEADING(N) (__mmask16)((N) < 16 ? (1 << (N)) - 1 : 0xffff)
+#endif
+
+/* the places of x that are not 0, NaN being none */
+static int64_t listed(const float *x, int64_t n_in, int32_t *list) {
+  int64_t n = 0;
+#if defined(__AVX512F__)
+  for (int64_t i = 0; i < n_in; i += 16) {
+    const __m512 some = _mm512_maskz_loadu_ps(LEADING(n_in - i), x + i);
+    n = append(list, n, i, _mm512_cmp_ps_mask(some, _mm512_setzero_ps(), _CMP_NEQ_UQ));
+  }
+#else
+  for (int64_t i = 0; i < n_in; i++) {
+    list[n] = (int32_t)i; /* overwritten unless it counts: no branch to guess wrong */
+    n += x[i] != 0;
+  }
+#endif
+  return n;
+}
+
 /* y has room for LANES numbers more than n_out */
 static void one(const layer *self, const float *x, float *y, int32_t *list) {
   if (self->dense) {
     one_dense(self, x, y);
     return;
   }
-  int64_t n = 0;
-  for (int64_t column = 0; column < self->n_in; column++) {
-    list[n] = (int32_t)column; /* overwritten unless it counts: no branch to guess wrong */
-    n += x[column] != 0;
-  }
+  const int64_t n = listed(x, self->n_in, list);
+  list[n] = 0; /* what comes after the last is asked for below, and not used */
   const uint16_t *rows = self->row;
   const float *weight = self->weight;
   for (int64_t row = 0; row < self->n_out; row++) y[row] = self->bias[row];
@@ -130,8 +156,11 @@ static void one(const layer *self, const float *x, float *y, int32_t *list) {
         EACH(int j = 0; j < 4; j++) y[rows[k + j]] = sums[j];
       }
     } else {
-      for (int32_t k = self->first[column]; k < end; k++)
+      const float *next = weight + LANES * (int64_t)(self->first[list[i + 1]] - self->first[column]);
+      for (int32_t k = self->first[column]; k < end; k++) {
+        __builtin_prefetch(next + LANES * (int64_t)k);
         *(loose *)(y + LANES * rows[k]) += *(const loose *)(weight + LANES * (int64_t)k) * input;
+      }
     }
   }
   if (self->activation == 1) {
@@ -220,24 +249,46 @@ static inline void turn_out(int64_t n_out, int64_t n, int64_t size, const float 
     }
 }
 
-/* Four weights in every 128 bits of a register, and one of them in all places. */
+/* Four weights in every 128 bits of a register, one of them in all places, and what it does */
 #if defined(__AVX512F__)
-#define FOUR(FROM) (vec)_mm512_broadcast_f32x4(_mm_loadu_ps(FROM))
-#define NTH(V, I) (vec)_mm512_permute_ps((__m512)(V), 0x55 * (I))
+#define REAL_FOUR(FROM) (vec)_mm512_broadcast_f32x4(_mm_loadu_ps(FROM))
+#define REAL_NTH(V, I) (vec)_mm512_permute_ps((__m512)(V), 0x55 * (I))
 #elif defined(__AVX__)
-#define FOUR(FROM) (vec)_mm256_broadcast_ps((const __m128 *)(FROM))
-#define NTH(V, I) (vec)_mm256_permute_ps((__m256)(V), 0x55 * (I))
+#define REAL_FOUR(FROM) (vec)_mm256_broadcast_ps((const __m128 *)(FROM))
+#define REAL_NTH(V, I) (vec)_mm256_permute_ps((__m256)(V), 0x55 * (I))
 #else
-#define FOUR(FROM) *(const four *)(FROM)
-#define NTH(V, I) (vec)MIX(V, V, I, I, I, I)
+#define REAL_FOUR(FROM) *(const four *)(FROM)
+#define REAL_NTH(V, I) (vec)MIX(V, V, I, I, I, I)
 #endif
-#define ADD(SUM, WEIGHT, COLUMN, SIZE)                                                 \
-  {                                                                                    \
-    const vec weight = WEIGHT, *from = (const vec *)(x + (int64_t)(COLUMN) * (SIZE));  \
-    EACH(int j = 0; j < (SIZE) / LANES; j++) SUM[j] += weight * from[j];               \
+#define REAL_TIMES(A, B) ((A) * (B))
+typedef vec REAL; /* KIND of the next two, the other one is in integers.c */
+#define ADD(KIND, SUM, WEIGHT, COLUMN, SIZE)                                             \
+  {                                                                                      \
+    const KIND weight = WEIGHT, *from = (const KIND *)(x + (int64_t)(COLUMN) * (SIZE));  \
+    EACH(int j = 0; j < (int)(sizeof SUM / sizeof weight); j++)                          \
+      SUM[j] += KIND##_TIMES(weight, from[j]);                                           \
   }
 
-/* Sums of some outputs at the same time, OUTS: their weights take turns, 4 / OUTS of each in a step.
+/* four weights of the outputs from FIRST on, over again after the last */
+#define STEP(KIND, FIRST, SIZE, OUTS)                                                        \
+  {                                                                                          \
+    const KIND weights = KIND##_FOUR(value);                                                 \
+    uint64_t four_columns;                                                                   \
+    __builtin_memcpy(&four_columns, column, sizeof four_columns);                            \
+    ADD(KIND, sum[(FIRST) % OUTS], KIND##_NTH(weights, 0), four_columns & 0xffff, SIZE)      \
+    ADD(KIND, sum[(FIRST + 1) % OUTS], KIND##_NTH(weights, 1), four_columns >> 16 & 0xffff, SIZE) \
+    ADD(KIND, sum[(FIRST + 2) % OUTS], KIND##_NTH(weights, 2), four_columns >> 32 & 0xffff, SIZE) \
+    ADD(KIND, sum[(FIRST + 3) % OUTS], KIND##_NTH(weights, 3), four_columns >> 48, SIZE)     \
+    column += 4, value += 4;                                                                 \
+  }
+/* all of the weights of a bundle */
+#define STEPS(KIND, SIZE, OUTS)                                                              \
+  for (int32_t k = 0; k < now->steps; k += OUTS == 8 ? 2 : 1) {                              \
+    STEP(KIND, 0, SIZE, OUTS)                                                                \
+    if (OUTS == 8) STEP(KIND, 4, SIZE, OUTS)                                                 \
+  }
+
+/* Sums of some outputs at the same time, OUTS: their weights take turns.
  * x is (features from the tile's first on, SIZE), y (n_out + 1, SIZE), both aligned to 64 bytes. */
 #define RUN(NAME, SIZE, OUTS)                                                                \
   INLINE void NAME(const layer *self, const run *now, int begins, int ends,                  \
@@ -251,15 +302,7 @@ static inline void turn_out(int64_t n_out, int64_t n, int64_t size, const float 
         const vec bias = (vec){0} + self->bias[output[i]];                                   \
         EACH(int j = 0; j < SIZE / LANES; j++) sum[i][j] = begins ? bias : from[j];          \
       }                                                                                      \
-      for (int32_t k = 0; k < now->steps; k++, column += 4, value += 4) {                    \
-        const vec weights = FOUR(value);                                                     \
-        uint64_t four_columns;                                                               \
-        __builtin_memcpy(&four_columns, column, sizeof four_columns);                        \
-        ADD(sum[0], NTH(weights, 0), four_columns & 0xffff, SIZE)                            \
-        ADD(sum[1], NTH(weights, 1), four_columns >> 16 & 0xffff, SIZE)                      \
-        ADD(sum[2 % OUTS], NTH(weights, 2), four_columns >> 32 & 0xffff, SIZE)               \
-        ADD(sum[3 % OUTS], NTH(weights, 3), four_columns >> 48, SIZE)                        \
-      }                                                                                      \
+      STEPS(REAL, SIZE, OUTS)                                                                \
       EACH(int i = 0; i < OUTS; i++) {                                                       \
         float *to = y + (int64_t)output[i] * SIZE;                                           \
         EACH(int j = 0; j < SIZE / LANES; j++)                                               \
