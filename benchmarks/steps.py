@@ -1,15 +1,6 @@
 """What Bayes costs: our training step and predictive as multiples of plain PyTorch.
 
-Batch 128, one thread of an AMD EPYC (AVX2), torch 2.13.0, Python 3.11, 15 rounds of 10 steps,
-2026-11-18, results/steps-cpu.json; steps in C, as multiples of the plain step:
-
-    MLP 784-400-400-10    8.3 ms   MAP .83   FlatVI .99   SBNN 1.01, paired 1.36, local 1.65
-                                   BMR 1.06   horseshoe 1.13
-    LeNet-5              27.8 ms   MAP .98   FlatVI .95   SBNN .98, paired 1.12, local 1.80
-                                   BMR 1.01   horseshoe 1.05
-
-Other libraries: IVON 1.91 and 1.05, torchbnn 2.61 and 1.26, bayesian-torch 3.52 and 1.20,
-posteriors 4.31 and 1.61. 100 draws on 128 inputs take 1.11 and .95 times 100 forwards. Ratios of
+The records are the files results/steps-*.json; docs/performance.md tells what they say. Ratios of
 single runs vary by about 0.05 to 0.1.
 
 Baseline of the steps: the same network trained by plain PyTorch, eager, with AdamW at its default
