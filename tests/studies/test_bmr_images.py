@@ -187,7 +187,7 @@ def test_the_calibration_error_of_the_study_is_the_gap_of_confidence(gap, least,
 def test_settings_of_every_row(method, preset):
     entry = setting(Cell("fashion-mnist", "lenet", method, preset))
     assert entry.dropout == (0.2 if method == "map" else 0)
-    paper = preset in ("paper", "paper-weights")
+    paper = preset.startswith("paper")
     assert entry.roles is (PAPER_ROLES if paper else default_role)
     kind = {"map": MAP, "tiered": HorseshoeVI}.get(method, BMR)
     assert type(entry.engine) is kind
@@ -198,7 +198,19 @@ def test_settings_of_every_row(method, preset):
         assert entry.engine.lr == rates[method]
         assert entry.schedule.lr == "constant"
     if kind is BMR:
-        assert entry.engine.coordinates == ("standard" if preset == "paper" else "weights")
+        standard = preset in ("paper", "paper-code")
+        assert entry.engine.coordinates == ("standard" if standard else "weights")
+
+
+def test_the_authors_code_has_another_mlp_and_other_batches():
+    code = Cell("fashion-mnist", "mlp", "bmr", "paper-code")
+    assert code.sized(Sizes()).batch_size == 120
+    assert code.sized(SIZES) == SIZES  # a look has its own
+    assert replace(code, preset="paper").sized(Sizes()) == Sizes()
+    row = train_row(code, replace(SIZES, epochs=1, seeds=1), DATA_SET, "cpu")
+    shape = tuple(DATA_SET.train.x.shape[1:])
+    wide = build("mlp", shape, DATA_SET.n_outputs, of_code=True)
+    assert row["metrics"]["n_weights"] == sum(p.numel() for p in wide.parameters())
 
 
 def test_the_mixer_has_no_dropout():
