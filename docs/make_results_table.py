@@ -2,6 +2,7 @@
 
     python docs/make_results_table.py            # rewrite the blocks between the markers
     python docs/make_results_table.py --check    # exit 1 if a block is not what it would write
+    python docs/make_results_table.py --pictures # also draw the pictures of results/compare_*.json
 
 No number in those tables is typed by hand. Records of `studies.sbnn_mnist` that were scored
 on test images give the table of errors (with the error on held-out training images from
@@ -17,6 +18,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
+from bayesieve.assess.figures.style import save
+from bayesieve.runs.comparison.page import comparison_figure, standings
 from bayesieve.runs.comparison.page import page as comparison_page
 from pages import calibration, reliability, scratch
 from pages.engines import wants_table
@@ -136,6 +139,15 @@ def comparisons(results: list[dict[str, Any]]) -> str:
     return "\n\n".join(pages) if pages else EMPTY
 
 
+def draw_comparisons(folder: Path) -> None:
+    """The picture of every committed record of `bayesieve compare`, into docs/images."""
+    for path in sorted(folder.glob("compare_*.json")):
+        methods = json.loads(path.read_text(encoding="utf-8"))["methods"]
+        ranked = standings({method["name"]: method["seeds"] for method in methods})
+        figure = comparison_figure(ranked, [method["name"] for method in methods])
+        save(figure, ROOT / "docs" / "images" / f"{path.stem.replace('_', '-')}.png")
+
+
 def page_table(results: list[dict[str, Any]]) -> str:
     """Time and size of the page of a run, from the record of `benchmarks/report.py`."""
     result = [one for one in results if one.get("benchmark") == "report"]
@@ -178,13 +190,18 @@ def main() -> int:
     """Rewrite or check every block."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--check", action="store_true", help="only compare; exit 1 if different")
-    check = parser.parse_args().check
+    parser.add_argument("--pictures", action="store_true", help="draw results/compare_*.json too")
+    options = parser.parse_args()
+    check = options.check
+    if options.pictures:
+        draw_comparisons(RESULTS)
     results = read_results(RESULTS)
     numpy = read(RESULTS / "scratch_mnist.json", "scratch_mnist")
     exact = read(RESULTS / "calibration.json", "calibration")
     conformal = read(RESULTS / "conformal.json", "conformal")
     selection = read(RESULTS / "selection.json", "selection")
-    inference = json.loads((RESULTS / "inference.json").read_text(encoding="utf-8"))
+    inference = [json.loads(path.read_text(encoding="utf-8"))
+                 for path in sorted(RESULTS.glob("inference*.json"))]  # fmt: skip
     faults = json.loads((RESULTS / "faults.json").read_text(encoding="utf-8"))
     tables = {
         "mnist": mnist_table(results, read_results(RESULTS / "held_out")),
@@ -209,8 +226,8 @@ def main() -> int:
         "selection": selection_table(selection),
         "selection-calibration": selection_calibration(selection),
         "selection-weights": selection_weights(selection),
-        "speed": short_table(inference),
-        "inference": full_table(inference),
+        "speed": "\n\n".join(map(short_table, inference)),
+        "inference": "\n\n".join(map(full_table, inference)),
         "familiarity": familiarity_table(results),
         "recipes": recipes_table(results),
         "engines": engines_table(results),
