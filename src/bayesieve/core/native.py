@@ -128,7 +128,7 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_draw.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_turn.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_draws.argtypes = (count, count, count, *[pointer] * 4)
-    library.bayesieve_adam.argtypes = (pointer, *[count] * 4, real)
+    library.bayesieve_adam.argtypes = (pointer, *[count] * 4, real, pointer)
     library.bayesieve_scale.argtypes = (*[count] * 5, *[pointer] * 4)
     library.bayesieve_adabelief.argtypes = (pointer, *[count] * 6, real)
     library.bayesieve_layer_scales.argtypes = (pointer, count, count, ctypes.c_int, real)

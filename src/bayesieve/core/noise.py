@@ -168,11 +168,14 @@ def draw_weights(
         own: whether each of the processes that share a step may draw its own weights; the means of
             their gradients must then be all that the engine needs.
     """
-    drawn, masks = problem.workspace(len(state.mean), local=local).draw, state.controls.factors
+    space, masks = problem.workspace(len(state.mean), local=local), state.controls.factors
+    drawn = space.draw
     in_float32 = problem.execution.moments_dtype is None  # others move in Python
     drawn.in_pieces = problem.execution.native and in_float32 and own and not paired
     if local and problem.execution.native:
-        _spread_natively_(state, drawn, ratio, masks[0])
+        if ratio is not None or not space.is_marked(spread_tensors(state, drawn)):
+            space.mark(None)
+            _spread_natively_(state, drawn, ratio, masks[0])
     elif local:
         problem.kernel(spread_)(state, drawn, ratio, masks[0])
     else:
@@ -263,6 +266,13 @@ def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:
     if ratio is not None:
         centre = centre * state.groups.to_entries(ratio)
     return centre if keep is None else centre * keep[:, :n]
+
+
+def spread_tensors(state: Any, drawn: "Draw") -> list[Tensor]:
+    """The tensors of a step with noise on activations: those that are read, and where it writes."""
+    tensors = (state.mean, state.log_std, state.controls.factors[0], drawn.weights, drawn.variances,
+               drawn.brief_variances)  # fmt: skip
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def _spread_natively_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:

@@ -149,22 +149,33 @@ void bayesieve_scale(int64_t k, int64_t n, int64_t d, int64_t n_runs, int64_t gr
   }
 }
 
+/* w = mean, and variance = std^2, `brief` in bfloat16, of n weights, times keep; those that are NULL
+ * are left out */
+static void spread(int64_t n, const float *restrict mean, const float *restrict log_std,
+                   const uint8_t *restrict keep, float *restrict w, float *restrict variance,
+                   bf16 *restrict brief) {
+  float kept[CHUNK], *restrict to = variance ? variance : kept;
+  for (int64_t i = 0; i < n; i++) w[i] = mean[i] * keep[i];
+  if (!log_std) return;
+  for (int64_t i = 0; i < n; i++) to[i] = exp_(2 * log_std[i]) * keep[i];
+  if (brief)
+    for (int64_t i = 0; i < n; i++) brief[i] = shortened(to[i]);
+}
+
+static const float zeros[CHUNK];
+static const uint8_t ones[CHUNK] = {[0 ... CHUNK - 1] = 1};
+
 /* mean and variance of d weights, apart, times keep; variance 0 from n on. `brief`, where it is not
  * NULL, has the variances in bfloat16. */
 void bayesieve_spread(int64_t k, int64_t n, int64_t d, const float *restrict mean,
                       const float *restrict log_std, const uint8_t *restrict keep,
                       float *restrict w, float *restrict variance, bf16 *restrict brief) {
   for (int64_t row = 0; row < k; row++, mean += d, log_std += n, w += d, variance += d) {
-    if (keep)
-      for (int64_t i = 0; i < d; i++) w[i] = mean[i] * keep[i];
-    else
-      memcpy(w, mean, d * sizeof(float));
-    for (int64_t start = 0, end; start < n; start = end) {
-      end = start + CHUNK < n ? start + CHUNK : n;
-      for (int64_t i = start; i < end; i++) variance[i] = exp_(2 * log_std[i]);
-      if (keep) mask(end - start, keep + start, variance + start);
-      if (brief)
-        for (int64_t i = start; i < end; i++) brief[i] = shortened(variance[i]);
+    for (int64_t at = 0, end; at < d; at = end) {
+      const int64_t limit = at < n ? n : d;
+      end = at + CHUNK < limit ? at + CHUNK : limit;
+      spread(end - at, mean + at, at < n ? log_std + at : 0, keep ? keep + at : ones, w + at,
+             variance + at, brief ? brief + at : 0);
     }
     memset(variance + n, 0, (d - n) * sizeof(float));
     if (brief) memset(brief + n, 0, (d - n) * sizeof(bf16)), brief += d;
@@ -240,9 +251,6 @@ typedef struct { /* the tensors of `posterior` at one place; extra is variance_g
   float *mean, *mean1, *mean2, *log_std, *std1, *std2;
   const uint8_t *keep, *trained;
 } chunk;
-
-static const float zeros[CHUNK];
-static const uint8_t ones[CHUNK] = {[0 ... CHUNK - 1] = 1};
 
 /* The chunk of a row and a piece from `start` on, which ends at `stop` or before; `wide` has room for
  * a chunk of gradients that are in bfloat16 */
@@ -344,10 +352,18 @@ static void adam_points(chunk c, const float *numbers, float per) {
   }
 }
 
+typedef struct { /* (k, d) each: what the next step with noise on activations reads, see `spread` */
+  float *w, *variance;
+  bf16 *brief; /* NULL where no tensor has its variances in bfloat16 */
+} moved;
+
 /* One Adam step of k posteriors on (KL - log-likelihood) / N; per is 1 / N. The prior's precision is
  * slab + gap sigmoid(-(log_odds + gap e / 2)) at e = mean^2 + std^2. Without std2, the second moment
- * of log std is std^2 times that of the mean, plus the squares of both terms of the prior's pull. */
-void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, int64_t d, float per) {
+ * of log std is std^2 times that of the mean, plus the squares of both terms of the prior's pull.
+ * `next`, where it is not NULL, is what `bayesieve_spread` would make of the result, while it is in
+ * the cache; each tensor has its variances in one of the two forms. */
+void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, int64_t d, float per,
+                    const moved *next) {
   const int noise = noise_of(q), shared = !q->std2;
   float wide[CHUNK];
   for (int64_t row = 0; row < k; row++) {
@@ -360,6 +376,11 @@ void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, 
         else if (noise == WEIGHTS) adam_of(c, numbers, per, WEIGHTS, mixed, shared);
         else if (noise == ACTIVATIONS) adam_of(c, numbers, per, ACTIVATIONS, mixed, shared);
         else adam_of(c, numbers, per, PAIRS, mixed, shared);
+        if (next) {
+          const int64_t at = row * d + start;
+          spread(c.n, c.mean, c.bayesian ? c.log_std : 0, c.keep, next->w + at,
+                 p->is_brief ? 0 : next->variance + at, p->is_brief ? next->brief + at : 0);
+        }
         start += c.n;
       }
     }

@@ -224,7 +224,7 @@ def _in_full(forward: Callable[..., Any], device: str, dtype: torch.dtype) -> Ca
 class Piece(NamedTuple):
     """Gradients for the entries start to stop of w, (k, ...) each; None where all are 0.
 
-    That for the variances may be in bfloat16 (`is_brief`).
+    `is_brief`: the variances of the tensor, and the gradients for them, are in bfloat16.
     """
 
     grad: Tensor | None
@@ -310,6 +310,8 @@ class Workspace:
         self.weights = torch.zeros(shape, device=network.device, dtype=network.dtype)
         self.variances = torch.zeros_like(self.weights) if local else None
         self.brief_variances: Tensor | None = None
+        self._brief_names: frozenset[str] = frozenset()  # of weights with variances in bfloat16
+        self._marked: list[tuple[Tensor, int]] | None = None
         self._owner_of: dict[str, str] = {}
         self._noise_source = generator_on(network.device)
         leaves, skeleton = self._views(self.weights), network.skeleton
@@ -343,6 +345,7 @@ class Workspace:
             return {}
         self.brief_variances = torch.zeros_like(self.variances, dtype=torch.bfloat16)
         views = self._views(self.brief_variances)
+        self._brief_names = frozenset(self._owner_of[name] for name in brief)
         return {name: views[self._owner_of[name]] for name in brief}
 
     def _passes(self) -> Passes:
@@ -386,6 +389,18 @@ class Workspace:
     def draw(self) -> Draw:
         """The buffers of a draw, without gradients yet."""
         return Draw(self.weights, None, self.variances, self.brief_variances)
+
+    def mark(self, tensors: "list[Tensor] | None") -> None:
+        """Remember tensors as they are now; None forgets them."""
+        self._marked = None if tensors is None else [(x, x._version) for x in tensors]
+
+    def is_marked(self, tensors: "list[Tensor]") -> bool:
+        """Whether these are the tensors of the last `mark`, and torch has not changed them since.
+
+        C writes through addresses, which torch does not notice: who writes so must call `mark`.
+        """
+        now = [(x.data_ptr(), x.shape, x._version) for x in tensors]
+        return now == [(x.data_ptr(), x.shape, at) for x, at in self._marked or ()]
 
     def buffers(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's module buffers."""
@@ -437,9 +452,8 @@ class Workspace:
         slices = self.network.layout.slices
         pieces = []
         for name, part in slices.items():
-            second = for_variance.get(name)
-            is_brief = second is not None and second.dtype == torch.bfloat16
-            pieces.append(Piece(by_name[name], second, part.start, part.stop, is_brief))
+            tensors = (by_name[name], for_variance.get(name))
+            pieces.append(Piece(*tensors, part.start, part.stop, name in self._brief_names))
         return log_lik, pieces
 
     def _differentiate(self, batch: Batch, scale: float) -> tuple[Tensor, Sequence[Tensor | None]]:

@@ -131,7 +131,7 @@ def adam_natively_(
     gradients = native.table(pieces)
     tensors = (gradients, None, parameter, moments.first, moments.second, None, None,
                None, None, trained, None, numbers)  # fmt: skip
-    library.bayesieve_adam(native.addresses(*tensors), len(pieces), k, 0, d, 1 / n_data)
+    library.bayesieve_adam(native.addresses(*tensors), len(pieces), k, 0, d, 1 / n_data, None)
 
 
 def adabelief_(

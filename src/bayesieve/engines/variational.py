@@ -26,6 +26,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.core import native
+from bayesieve.core.noise import spread_tensors
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Number, Prior, per_model
 from bayesieve.core.problem import Problem
@@ -117,7 +118,7 @@ def adam_step_(
     state.step += 1
     in_float32 = problem.execution.moments_dtype is None
     if problem.execution.native and in_float32 and not at_draw and drawn.spread_grads is None:
-        _move_natively_(state, drawn, problem.n_data)
+        _move_natively_(problem, state, drawn)
         return
     pace = pace_of(state.lr * state.controls.lr_scale, state.step)
     kl = state.controls.kl_scale / problem.n_data
@@ -171,14 +172,24 @@ def _adam_along_(
     parameter.sub_(step if trained is None else step * trained)
 
 
-def _move_natively_(state: MeanField, drawn: Draw, n_data: int) -> None:
-    """`move_` of all weights in C; κ is that of the numbers in `state.prior`."""
-    library = native.steps()
+def _move_natively_(problem: Problem, state: MeanField, drawn: Draw) -> None:
+    """`move_` of all weights in C; κ is that of the numbers in `state.prior`.
+
+    With noise on activations it also writes what the next step reads, where the gradients came in
+    pieces, which say what form the variances of each tensor have.
+    """
+    library, n_data, following = native.steps(), problem.n_data, None
     mean, std = state.mean_moments, state.log_std_moments
     assert library is not None
     assert mean is not None
     assert std is not None
     (k, d), n = state.mean.shape, state.log_std.shape[1]
+    if drawn.variances is not None:
+        space = problem.workspace(k, local=True)
+        space.mark(None)  # C leaves no trace in the versions of tensors
+        if drawn.pieces is not None:
+            following = native.addresses(drawn.weights, drawn.variances, drawn.brief_variances)
+            space.mark(spread_tensors(state, drawn))
     controls, pieces = state.controls, drawn.take_pieces()
     kl, corrections = controls.kl_scale.item() / n_data, bias_corrections(state.step.item())
     length = state.lr * (controls.lr_scale.item() * corrections[0])
@@ -188,7 +199,8 @@ def _move_natively_(state: MeanField, drawn: Draw, n_data: int) -> None:
                mean.second, state.log_std, std.first, std.second, *controls.factors, drawn.turned,
                numbers)  # fmt: skip
     described = native.addresses(gradients, *tensors)
-    library.bayesieve_adam(described, len(pieces), k, n, d, 1 / n_data)
+    sizes = (len(pieces), k, n, d)
+    library.bayesieve_adam(described, *sizes, 1 / n_data, native.address(following))
 
 
 def _pulls(

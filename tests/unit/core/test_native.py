@@ -517,6 +517,99 @@ def test_gradients_where_autograd_left_them_give_the_step_of_a_copy(engine, k):
         assert torch.equal(states[0][name], wanted), name
 
 
+def local_case(masks=False, brief=True, monkeypatch=None):
+    """One network with noise on activations, of which one layer is large, and its state."""
+    if monkeypatch is not None:
+        dtype = torch.bfloat16 if brief else torch.float32
+        monkeypatch.setattr(native, "product_dtype", lambda: dtype)
+    problem = problem_of(widths=(140, 130))
+    problem.execution.native = True
+    engine = SBNN(SpikeSlab(), lr=1e-2, init_std=0.05, local=True)
+    state = engine.init(problem, Generator().manual_seed(0))
+    if masks:
+        state.controls.allow_masks_(state.mean)
+        state.controls.keep.copy_(torch.rand(state.mean.shape) < 0.5)
+    return problem, engine, state
+
+
+def taken(problem, n):
+    return [Batch(problem.x[i::n], problem.y[i::n]) for i in range(n)]
+
+
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_step_writes_what_the_next_one_reads(brief, masks, monkeypatch):
+    problem, engine, state = local_case(masks, brief, monkeypatch)
+    for batch in taken(problem, 2):
+        engine.step(problem, state, batch)
+    space = problem.workspace(1, local=True)
+    assert space.is_marked(noise.spread_tensors(state, space.draw))
+    assert (space.brief_variances is not None) == brief
+    made = [space.weights.clone(), space.variances.clone()]
+    part = problem.layout.slices["fc2.weight"]
+    if brief:
+        made[1][:, part] = space.brief_variances[:, part].clone()
+    noise._spread_natively_(state, space.draw, None, state.controls.factors[0])
+    wanted = space.variances.clone()
+    if brief:
+        wanted[:, part] = wanted[:, part].bfloat16().float()
+    assert torch.equal(made[0], space.weights)
+    assert torch.equal(made[1], wanted)
+
+
+def change_mean(state):
+    state.mean[:, 3:9] += 0.5
+
+
+def change_log_std(state):
+    state.log_std.mul_(0.9)
+
+
+def change_keep(state):
+    state.controls.keep[:, ::3] = False
+
+
+def replace_keep(state):
+    state.controls.keep = ~state.controls.keep
+
+
+def restore(state):
+    state.mean = state.mean.clone() + 1
+
+
+@pytest.mark.parametrize(
+    "change", [change_mean, change_log_std, change_keep, replace_keep, restore]
+)
+def test_what_changes_between_steps_reaches_the_next_one(change):
+    found = []
+    for always in (False, True):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            problem, engine, state = local_case(masks=True)
+        for i, batch in enumerate(taken(problem, 4)):
+            if always:
+                problem.workspace(1, local=True).mark(None)
+            engine.step(problem, state, batch)
+            if i == 1:
+                change(state)
+        found.append((state.mean, state.log_std))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+
+
+def test_two_states_may_share_a_problem():
+    problem, engine, first = local_case()
+    second = engine.init(problem, Generator().manual_seed(7))
+    batches = taken(problem, 4)
+    for batch in batches:
+        engine.step(problem, first, batch)
+        engine.step(problem, second, batch)
+    alone, engine, wanted = local_case()
+    for batch in batches:
+        engine.step(alone, wanted, batch)
+    assert torch.equal(first.mean, wanted.mean)
+
+
 def test_a_gradient_that_is_not_a_number_shows():
     problem = problem_of()
     state = state_of(ENGINES["sbnn"][0], problem, masks=False, native_steps=True)
