@@ -145,19 +145,20 @@ def teacher(n=2000, n_units=20, noise=0.2, seed=0):
 
 
 @pytest.mark.slow
-def test_twenty_useful_units_of_a_hundred_are_found():
-    x, y = teacher()
+@pytest.mark.parametrize("seed", [0, 10])
+def test_twenty_useful_units_of_a_hundred_are_found(seed):
+    x, y = teacher(seed=seed)
     problem = Problem(mlp((20,), 20, widths=(100,)), Gaussian(0.2), (x, y))
     prior = GroupSparse(hidden_variance=3.0, output_variance=3.0)
     engine = TDAMP(prior=prior, power=1.0, memory=1.0, prune_passes=(8, 22))
-    state = engine.init(problem, seeded(0))
+    state = engine.init(problem, seeded(seed))
     for i in range(26):
         for index in torch.randperm(2000, generator=seeded(i)).split(100):
             engine.step(problem, state, Batch(x[index], y[index]))
     posterior = engine.posterior(problem, state)
     named = problem.layout.unflatten(posterior.mean)
     alive = (named["fc1.weight"] != 0).any(1)
-    assert 17 <= alive.sum() <= 23
+    assert 19 <= alive.sum() <= 22
     assert torch.equal((named["out.weight"] != 0).any(0), alive)
     inclusion = problem.layout.unflatten(posterior.inclusion)["fc1.weight"][:, 0]
     assert torch.equal(inclusion >= 0.5, alive)
