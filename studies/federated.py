@@ -1,11 +1,11 @@
-"""Ten clients with two classes of MNIST each: posteriors joined against averaged weights.
+"""Ten clients of MNIST: posteriors joined against averaged weights.
 
     python -m studies.federated --quick                    # two rounds, no claims
     python -m studies.federated --held-out                 # for choosing settings
     python -m studies.federated --full --out results/federated.json
 
-Protocol: 10,000 training images, of which client k has 500 of class k and 500 of class k + 1.
-Network 784-100-10. In each of 20 rounds every client begins with what the server has, learns one
+Protocol: 10,000 training images, of which client k has 500 of class k and 500 of class k + 1, or,
+in rows "even/", 1,000 of all classes. Network 784-100-10. In each of 20 rounds every client begins with what the server has, learns one
 pass over its own images in batches of 50, and sends back what it learned. The server joins
 
 - `fedavg`: weights, by their mean (McMahan et al., 2017); clients train by gradient descent;
@@ -63,18 +63,28 @@ class Setting:
         return TDAMP(prior, keep=1.0, power=self.power)
 
 
+EVEN = "even/"  # rows whose clients have images of all classes
 ROWS = {
     "fedavg": Setting("map", "mean", lr=0.5),
     "flat_vi-average": Setting("flat_vi", "average", lr=1e-3, init_std=0.02),
     "sbnn-average": Setting("sbnn", "average", lr=1e-3, init_std=0.02),
     "flat_vi-product": Setting("flat_vi", "product", lr=1e-3, init_std=0.1),
     "tdamp-average": Setting("tdamp", "average"),
+    "even/fedavg": Setting("map", "mean", lr=0.5),
+    "even/flat_vi-average": Setting("flat_vi", "average", lr=3e-3, init_std=0.02),
+    "even/sbnn-average": Setting("sbnn", "average", lr=3e-3, init_std=0.02),
+    "even/tdamp-average": Setting("tdamp", "average", power=25.0),
 }
 
 
-def divided(train: Examples, *, per_client: int = PER_CLIENT) -> tuple[list[Examples], Examples]:
-    """The images of each client, and others to watch the rounds by."""
+def divided(
+    train: Examples, *, per_client: int = PER_CLIENT, even: bool = False
+) -> tuple[list[Examples], Examples]:
+    """The images of each client, of two classes or of all, and others to watch the rounds by."""
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(0))
+    if even:
+        *parts, rest = order.split([per_client] * N_CLIENTS + [len(order) - N_CLIENTS * per_client])
+        return [train.subset(part) for part in parts], train.subset(rest[:WATCHED])
     half, clients = per_client // 2, []
     places = [order[train.y[order] == label] for label in range(N_CLIENTS)]
     for k in range(N_CLIENTS):
@@ -140,7 +150,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = splits(load_data("mnist"), held_out=options.held_out)
     train, test = of_unit_energy(data.train, data.test)
     rounds, per_client = (2, 100) if options.quick else (ROUNDS, PER_CLIENT)
-    clients, watched = divided(train, per_client=per_client)
     run = Run("federated", arguments, options, data="mnist", test_reads="once per row and seed",
               settings={"rounds": rounds, "per_client": per_client, "clients": N_CLIENTS,
                         "batch": BATCH, "local_epochs": 1})  # fmt: skip
@@ -149,6 +158,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not run.wants(name, asdict(setting)):
             continue
         began, each, curves = time.perf_counter(), [], []
+        clients, watched = divided(train, per_client=per_client, even=name.startswith(EVEN))
         for seed in range(options.seeds):
             server, curve = trained(setting, clients, watched, seed, rounds)
             scores = evaluate(server, test).to_dict()

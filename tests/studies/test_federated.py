@@ -24,11 +24,18 @@ def test_every_client_has_two_classes_and_no_image_twice():
     assert len(torch.unique(rows, dim=0)) == len(rows) == 600
 
 
+def test_even_clients_have_all_classes_and_no_image_twice():
+    clients, watched = federated.divided(few(), per_client=40, even=True)
+    assert all(len(c.y) == 40 and len(set(c.y.tolist())) == 10 for c in clients)
+    rows = torch.cat([c.x.flatten(1) for c in (*clients, watched)])
+    assert len(torch.unique(rows, dim=0)) == len(rows) == 600
+
+
 def test_the_quick_study_writes_a_row_for_every_way(tmp_path, monkeypatch):
     data = DataSet("mnist", few(2000), few(50), "classification", tuple("0123456789"))
     monkeypatch.setattr(federated, "load_data", lambda name: data)
     out = tmp_path / "federated.json"
-    rows = ["fedavg", "sbnn-average", "flat_vi-product"]
+    rows = ["fedavg", "sbnn-average", "flat_vi-product", "even/fedavg"]
     assert federated.main(["--quick", "--seeds", "1", "--rows", *rows, "--out", str(out)]) == 0
     record = json.loads(out.read_text())
     assert [row["name"] for row in record["rows"]] == rows
