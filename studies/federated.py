@@ -5,8 +5,9 @@
     python -m studies.federated --full --out results/federated.json
 
 Protocol: 10,000 training images, of which client k has 500 of class k and 500 of class k + 1, or,
-in rows "even/", 1,000 of all classes. Network 784-100-10. In each of 20 rounds every client begins with what the server has, learns one
-pass over its own images in batches of 50, and sends back what it learned. The server joins
+in rows "even/", 1,000 of all classes. Network 784-100-10. In each of 20 rounds every client begins
+with what the server has, learns one pass over its own images in batches of 50, and sends back what
+it learned. The server joins
 
 - `fedavg`: weights, by their mean (McMahan et al., 2017); clients train by gradient descent;
 - `*-average`: posteriors, by the geometric mean (eq. T25);
