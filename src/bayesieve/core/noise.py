@@ -173,8 +173,8 @@ def draw_weights(
     in_float32 = problem.execution.moments_dtype is None  # others move in Python
     drawn.in_pieces = problem.execution.native and in_float32 and own and not paired
     if local and problem.execution.native:
-        if ratio is not None or not space.is_marked(spread_tensors(state, drawn)):
-            space.mark(None)
+        if ratio is not None or not space.is_marked(*spread_tensors(state, drawn)):
+            space.mark()
             _spread_natively_(state, drawn, ratio, masks[0])
     elif local:
         problem.kernel(spread_)(state, drawn, ratio, masks[0])
@@ -270,7 +270,7 @@ def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:
 
 def spread_tensors(state: Any, drawn: "Draw") -> list[Tensor]:
     """The tensors of a step with noise on activations: those that are read, and where it writes."""
-    tensors = (state.mean, state.log_std, state.controls.factors[0], drawn.weights, drawn.variances,
+    tensors = (state.mean, state.log_std, state.controls.keep, drawn.weights, drawn.variances,
                drawn.brief_variances)  # fmt: skip
     return [tensor for tensor in tensors if tensor is not None]
 

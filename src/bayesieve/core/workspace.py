@@ -13,6 +13,7 @@ engine stay in the dtype of the model, and predictions are made in it.
 """
 
 import copy
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -311,7 +312,7 @@ class Workspace:
         self.variances = torch.zeros_like(self.weights) if local else None
         self.brief_variances: Tensor | None = None
         self._brief_names: frozenset[str] = frozenset()  # of weights with variances in bfloat16
-        self._marked: list[tuple[Tensor, int]] | None = None
+        self._marked: list[tuple[weakref.ref[Tensor], int]] = []
         self._owner_of: dict[str, str] = {}
         self._noise_source = generator_on(network.device)
         leaves, skeleton = self._views(self.weights), network.skeleton
@@ -390,17 +391,17 @@ class Workspace:
         """The buffers of a draw, without gradients yet."""
         return Draw(self.weights, None, self.variances, self.brief_variances)
 
-    def mark(self, tensors: "list[Tensor] | None") -> None:
-        """Remember tensors as they are now; None forgets them."""
-        self._marked = None if tensors is None else [(x, x._version) for x in tensors]
+    def mark(self, *tensors: Tensor) -> None:
+        """Remember these tensors as they are now, without keeping them alive, and no others."""
+        self._marked = [(weakref.ref(x), x._version) for x in tensors]
 
-    def is_marked(self, tensors: "list[Tensor]") -> bool:
+    def is_marked(self, *tensors: Tensor) -> bool:
         """Whether these are the tensors of the last `mark`, and torch has not changed them since.
 
         C writes through addresses, which torch does not notice: who writes so must call `mark`.
         """
-        now = [(x.data_ptr(), x.shape, x._version) for x in tensors]
-        return now == [(x.data_ptr(), x.shape, at) for x, at in self._marked or ()]
+        known = [(x() is now, at) for (x, at), now in zip(self._marked, tensors, strict=False)]
+        return len(self._marked) == len(tensors) and known == [(True, x._version) for x in tensors]
 
     def buffers(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's module buffers."""

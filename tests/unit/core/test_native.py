@@ -1,6 +1,8 @@
 """Steps in C against their twins in Python: the same numbers up to rounding."""
 
+import gc
 import os
+import weakref
 from copy import deepcopy
 from functools import partial
 
@@ -543,7 +545,7 @@ def test_a_step_writes_what_the_next_one_reads(brief, masks, monkeypatch):
     for batch in taken(problem, 2):
         engine.step(problem, state, batch)
     space = problem.workspace(1, local=True)
-    assert space.is_marked(noise.spread_tensors(state, space.draw))
+    assert space.is_marked(*noise.spread_tensors(state, space.draw))
     assert (space.brief_variances is not None) == brief
     made = [space.weights.clone(), space.variances.clone()]
     part = problem.layout.slices["fc2.weight"]
@@ -588,13 +590,22 @@ def test_what_changes_between_steps_reaches_the_next_one(change):
             problem, engine, state = local_case(masks=True)
         for i, batch in enumerate(taken(problem, 4)):
             if always:
-                problem.workspace(1, local=True).mark(None)
+                problem.workspace(1, local=True).mark()
             engine.step(problem, state, batch)
             if i == 1:
                 change(state)
         found.append((state.mean, state.log_std))
     assert torch.equal(found[0][0], found[1][0])
     assert torch.equal(found[0][1], found[1][1])
+
+
+def test_a_workspace_does_not_keep_a_state_alive():
+    problem, engine, state = local_case(masks=True)
+    engine.step(problem, state, taken(problem, 1)[0])
+    kept = weakref.ref(state.mean)
+    del state
+    gc.collect()
+    assert kept() is None
 
 
 def test_two_states_may_share_a_problem():
