@@ -4,9 +4,10 @@ A number that two records hold is an error, not a choice. Quick runs are no evid
 only when asked for, and compared with nothing.
 
 A number is compared with its 95 % interval (Student's t over seeds): "reached" if its worse end is
-as good as the paper's, "reached within error" if only its better end is. One seed reaches nothing.
-A number that was read off a figure may be off by the `reading` of its row, and the better end need
-only come within that.
+as good as the paper's. Otherwise it is "reached within error" if it is as good itself, or if two
+standard errors make it so: Student's t would forgive three seeds that differ by any amount. One
+seed reaches nothing. A number that was read off a figure may be off by the `reading` of its row,
+and need only come within that.
 """
 
 import statistics
@@ -203,6 +204,9 @@ def with_copy(what: str, data: str | None) -> str:
     return what.replace("CIFAR-10", data) if data == "CIFAR-10 (JPEG copy)" else what
 
 
+_FORGIVEN = 2.0  # standard errors by which a worse number may miss the paper's
+
+
 def _status(row: Row, finding: Finding | None, ours: float | None) -> str:
     if finding is None or ours is None:
         return row.unavailable or OPEN
@@ -212,8 +216,9 @@ def _status(row: Row, finding: Finding | None, ours: float | None) -> str:
     if aim is None or row.better == "neither":
         return "measured"
     sign, own = 1 if row.better == "lower" else -1, row.paper is None
-    width = row.factor * (finding.error or 0.0) * stdtrit(max(1, (finding.seeds or 0) - 1), 0.975)
-    ends = [ours - sign * width, ours + sign * width]  # the better one, the worse one
+    error = row.factor * (finding.error or 0.0)
+    width = error * stdtrit(max(1, (finding.seeds or 0) - 1), 0.975)
+    ends = [ours - sign * _FORGIVEN * error, ours + sign * width]  # the better one, the worse one
     ends = ends if row.decimals is None else [round(end, row.decimals) for end in ends]
     room = _ROUNDING * max(1.0, abs(aim))  # a mean of equal numbers is not quite equal
     better, worse = sign * (ends[0] - aim) <= room + row.reading, sign * (ends[1] - aim) <= room

@@ -177,8 +177,9 @@ def test_status(change, value, status):
         # Student's t of 4 degrees of freedom: 2.776
         (1.9, 0.1 / 2.777, 5, "reached"),
         (1.9, 0.1 / 2.775, 5, "reached within error"),
-        (2.1, 0.1 / 2.775, 5, "reached within error"),
-        (2.1, 0.1 / 2.777, 5, "worse"),
+        (2.1, 0.1 / 1.99, 5, "reached within error"),
+        (2.1, 0.1 / 2.01, 5, "worse"),
+        (15.9, 4.0, 3, "worse"),  # Student's t of 2 degrees of freedom, 4.3, would forgive it
         (1.0, None, 1, "error unknown"),
         (2.1, None, 1, "worse"),
     ],
