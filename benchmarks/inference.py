@@ -1,18 +1,7 @@
 """How fast a sieved network answers: our runtime against dense onnxruntime and torch.
 
-One thread of an AMD EPYC (AVX2), torch 2.13.0, onnxruntime 1.31.1, Python 3.11, masks trained on
-MNIST, 31 rounds, 2026-11-18; times faster than dense onnxruntime:
-
-    LeNet-300-100, 98.5 % zeros           our runtime           batch 1   5.8    batch 64  14
-    784-1200-1200-10, 98 % zeros          our runtime           batch 1  16      batch 64  28
-      the same, 8-bit weights             our runtime           batch 1  18      batch 64  44
-      the same on noise without zeros     our runtime           batch 1  11      batch 64  27
-    LeNet-5-Caffe, 99.5 % zeros           our runtime           batch 1   5.2    batch 64   5.6
-    LeNet-5-Caffe, 8-16-50 units          onnxruntime, compact  batch 1   3.2    batch 64   6.1
-    ResNet-20, 90 % zeros                 our runtime           batch 1   3.1    batch 64   3.3
-    ResNet-20, 95 % zeros                 our runtime           batch 1   5.0    batch 64   4.7
-
-Every row is in results/inference.json.
+The records are results/inference.json, of a machine with AVX2, and results/inference-avx512.json;
+docs/performance.md shows all of their rows.
 
 Networks: with MNIST at hand (BAYESIEVE_DATA), LeNet-300-100 and 784-1200-1200-10 are trained here
 by sBNN and pruned on the way, seed 1, so masks and inputs are real. Without it they keep their

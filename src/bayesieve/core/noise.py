@@ -173,8 +173,8 @@ def draw_weights(
     in_float32 = problem.execution.moments_dtype is None  # others move in Python
     drawn.in_pieces = problem.execution.native and in_float32 and own and not paired
     if local and problem.execution.native:
-        if ratio is not None or not space.is_marked(*spread_tensors(state, drawn)):
-            space.mark()
+        if ratio is not None or not space.are_unchanged(*spread_tensors(state, drawn)):
+            space.remember()
             _spread_natively_(state, drawn, ratio, masks[0])
     elif local:
         problem.kernel(spread_)(state, drawn, ratio, masks[0])
@@ -269,7 +269,7 @@ def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:
 
 
 def spread_tensors(state: Any, drawn: "Draw") -> list[Tensor]:
-    """The tensors of a step with noise on activations: those that are read, and where it writes."""
+    """Tensors that means and variances for noise on activations are read from and written to."""
     tensors = (state.mean, state.log_std, state.controls.keep, drawn.weights, drawn.variances,
                drawn.brief_variances)  # fmt: skip
     return [tensor for tensor in tensors if tensor is not None]

@@ -355,7 +355,7 @@ static void adam_points(chunk c, const float *numbers, float per) {
 typedef struct { /* (k, d) each: what the next step with noise on activations reads, see `spread` */
   float *w, *variance;
   bf16 *brief; /* NULL where no tensor has its variances in bfloat16 */
-} moved;
+} spread_to;
 
 /* One Adam step of k posteriors on (KL - log-likelihood) / N; per is 1 / N. The prior's precision is
  * slab + gap sigmoid(-(log_odds + gap e / 2)) at e = mean^2 + std^2. Without std2, the second moment
@@ -363,7 +363,7 @@ typedef struct { /* (k, d) each: what the next step with noise on activations re
  * `next`, where it is not NULL, is what `bayesieve_spread` would make of the result, while it is in
  * the cache; each tensor has its variances in one of the two forms. */
 void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, int64_t d, float per,
-                    const moved *next) {
+                    const spread_to *next) {
   const int noise = noise_of(q), shared = !q->std2;
   float wide[CHUNK];
   for (int64_t row = 0; row < k; row++) {

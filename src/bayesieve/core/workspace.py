@@ -312,7 +312,7 @@ class Workspace:
         self.variances = torch.zeros_like(self.weights) if local else None
         self.brief_variances: Tensor | None = None
         self._brief_names: frozenset[str] = frozenset()  # of weights with variances in bfloat16
-        self._marked: list[tuple[weakref.ref[Tensor], int]] = []
+        self._remembered: list[tuple[weakref.ref[Tensor], int]] = []
         self._owner_of: dict[str, str] = {}
         self._noise_source = generator_on(network.device)
         leaves, skeleton = self._views(self.weights), network.skeleton
@@ -391,17 +391,20 @@ class Workspace:
         """The buffers of a draw, without gradients yet."""
         return Draw(self.weights, None, self.variances, self.brief_variances)
 
-    def mark(self, *tensors: Tensor) -> None:
+    def remember(self, *tensors: Tensor) -> None:
         """Remember these tensors as they are now, without keeping them alive, and no others."""
-        self._marked = [(weakref.ref(x), x._version) for x in tensors]
+        self._remembered = [(weakref.ref(x), x._version) for x in tensors]
 
-    def is_marked(self, *tensors: Tensor) -> bool:
-        """Whether these are the tensors of the last `mark`, and torch has not changed them since.
+    def are_unchanged(self, *tensors: Tensor) -> bool:
+        """Whether these are the tensors that are remembered, and torch has not changed them since.
 
-        C writes through addresses, which torch does not notice: who writes so must call `mark`.
+        Torch does not notice what C writes through addresses: a caller of such C must call
+        `remember` as well.
         """
-        known = [(x() is now, at) for (x, at), now in zip(self._marked, tensors, strict=False)]
-        return len(self._marked) == len(tensors) and known == [(True, x._version) for x in tensors]
+        return len(tensors) == len(self._remembered) and all(
+            seen() is now and version == now._version
+            for (seen, version), now in zip(self._remembered, tensors, strict=True)
+        )
 
     def buffers(self, member: int) -> dict[str, Tensor]:
         """Copies of one member's module buffers."""

@@ -186,10 +186,10 @@ def _move_natively_(problem: Problem, state: MeanField, drawn: Draw) -> None:
     (k, d), n = state.mean.shape, state.log_std.shape[1]
     if drawn.variances is not None:
         space = problem.workspace(k, local=True)
-        space.mark()  # C leaves no trace in the versions of tensors
+        space.remember()  # C leaves no trace in the versions of tensors
         if drawn.pieces is not None:
             following = native.addresses(drawn.weights, drawn.variances, drawn.brief_variances)
-            space.mark(*spread_tensors(state, drawn))
+            space.remember(*spread_tensors(state, drawn))
     controls, pieces = state.controls, drawn.take_pieces()
     kl, corrections = controls.kl_scale.item() / n_data, bias_corrections(state.step.item())
     length = state.lr * (controls.lr_scale.item() * corrections[0])

@@ -545,7 +545,7 @@ def test_a_step_writes_what_the_next_one_reads(brief, masks, monkeypatch):
     for batch in taken(problem, 2):
         engine.step(problem, state, batch)
     space = problem.workspace(1, local=True)
-    assert space.is_marked(*noise.spread_tensors(state, space.draw))
+    assert space.are_unchanged(*noise.spread_tensors(state, space.draw))
     assert (space.brief_variances is not None) == brief
     made = [space.weights.clone(), space.variances.clone()]
     part = problem.layout.slices["fc2.weight"]
@@ -590,7 +590,7 @@ def test_what_changes_between_steps_reaches_the_next_one(change):
             problem, engine, state = local_case(masks=True)
         for i, batch in enumerate(taken(problem, 4)):
             if always:
-                problem.workspace(1, local=True).mark()
+                problem.workspace(1, local=True).remember()
             engine.step(problem, state, batch)
             if i == 1:
                 change(state)

@@ -20,7 +20,7 @@ from bayesieve.core.likelihoods.prediction import IGNORED
 from bayesieve.errors import UnsupportedModelError
 
 _SUM_ERROR = 1e-3  # of the probabilities of a row
-_FEW = 16  # classes, up to which torch does not fill a register with those of one row
+_FEW = 16  # classes, below which torch does not fill a register with those of one row
 
 
 def log_softmax(x: Tensor) -> Tensor:
