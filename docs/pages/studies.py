@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
+from bayesieve.engines.tdamp.groups import judged_share
 from bayesieve.text import markdown_table
 from studies.bmr_images import published as published_reduction
 from studies.pretrained_resnet import TARGETS
@@ -10,6 +13,8 @@ from studies.record import Row
 from studies.sbnn_droprate import RANKED, metric, published
 from studies.sbnn_vgg import PUBLISHED
 from studies.tables import ranks
+from studies.tdamp_support import SHARES
+from studies.tdamp_support import tasks as tasks_of
 from studies.uci import ONE_SHOT, SETS
 
 EMPTY = "_To be filled by `python docs/make_results_table.py` from `results/*.json`._"
@@ -309,7 +314,7 @@ def pretrained_table(results: list[dict[str, Any]]) -> str:
             "aim")  # fmt: skip
     lines = [_line(head), "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     ways = {"tuned": "{epochs} passes", "structured": "{epochs} passes, whole maps",
-            "sampled": "{epochs} passes of SGHMC",
+            "reduced": "{epochs} passes of BMR", "sampled": "{epochs} passes of SGHMC",
             "once": "once, by {way}", "dense": "as published"}  # fmt: skip
     for row in rows:
         setting, numbers = row["setting"], row["metrics"]
@@ -325,6 +330,35 @@ def pretrained_table(results: list[dict[str, Any]]) -> str:
             "" if macs is None else f"{100 * macs:.0f} %", "" if aim is None else f"{aim:.1f} %",
         ]))  # fmt: skip
     return "\n".join(lines) if rows else EMPTY
+
+
+def support_tables(results: list[dict[str, Any]]) -> str:
+    """Units that message passing keeps by itself: by share of the data, and with few outputs."""
+    rows = rows_of(results, "tdamp_support", "test")
+    rows |= rows_of(results, "tdamp_support", "held-out")
+    if not rows:
+        return EMPTY
+
+    def units(name: str) -> str:
+        return ", ".join(f"{one['units']:.0f}" for one in rows[name]["each"])
+
+    tasks = [(n, outputs) for n in (2000, 6000) for outputs in (20, 10)]
+    shown = [_line(("$\\tau$", *(f"{n:,} examples, {outputs} outputs" for n, outputs in tasks),
+                    "MNIST: units, accuracy, NLL")),
+             "| --- |" + " --- |" * (len(tasks) + 1)]  # fmt: skip
+    for share in SHARES:
+        numbers = rows[f"mnist/{share:g}"]["metrics"]
+        digits = f"{numbers['units']:.0f}, {100 * numbers['accuracy']:.1f} %, {numbers['nll']:.3f}"
+        cells = [units(f"{outputs}/{n}/{share:g}") for n, outputs in tasks]
+        shown.append(_line((f"{share:g}", *cells, digits)))
+    few = [_line(("outputs", "examples", "$\\tau$", "units kept of 20 needed", "error")),
+           "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    for task in (task for task in tasks_of(quick=False) if task.outputs < 10):
+        share = judged_share(task.judged_at, task.n, torch.tensor(float(task.outputs)))
+        cut = f"forced, `keep={task.keep:g}`" if task.keep else f"{share:.2g}"
+        errors = ", ".join(f"{one['error']:.2f}" for one in rows[task.name]["each"])
+        few.append(_line((str(task.outputs), f"{task.n:,}", cut, units(task.name), errors)))
+    return "\n".join([*shown, "", *few])
 
 
 def recipes_table(results: list[dict[str, Any]]) -> str:

@@ -133,6 +133,7 @@ STUDIES = {
     "tables": Study("tables"),
     "wide": Study("wide"),
     "tdamp-digits": Study("tdamp_digits", full=("--seeds", "3"), seeds=True),
+    "tdamp-support": Study("tdamp_support", seeds=True),
     "scratch-mnist": Study("scratch_mnist"),
 }
 

@@ -481,6 +481,8 @@ def test_frozen_layers_and_soft_labels_are_refused():
         (lambda: TDAMP(trust=0.0), r"^TDAMP: trust must be > 0"),
         (lambda: TDAMP(damping=1.1), r"^TDAMP: damping must be between 0 and 1"),
         (lambda: TDAMP(keep=2.0), r"^TDAMP: keep must be between 0 and 1"),
+        (lambda: TDAMP(judged_at=0.0), r"^TDAMP: judged_at must be > 0"),
+        (lambda: TDAMP(judged_at=1.5), r"^TDAMP: judged_at must be between 0 and 1"),
         (lambda: TDAMP(prune_passes=(3, 2)), r"^TDAMP: prune_passes must be \(first, last\)"),
         (lambda: GroupSparse(group="unit"), r"^GroupSparse: group must be .* Did you mean 'units'"),
         (lambda: GroupSparse(active_prob=1.0), r"^GroupSparse: active_prob must be strictly"),

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.likelihoods import Categorical, Gaussian
-from bayesieve.core.priors import GroupSparse
+from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
@@ -132,38 +131,6 @@ def test_grams_of_a_deep_network_have_the_shapes_of_its_hidden_layers():
     for gram in sweep.grams:
         assert torch.linalg.eigvalsh(gram).min() > -1e-9
     assert state.gram.shape == (1, 7 * 7 + 6 * 6)
-
-
-def teacher(n=2000, n_units=20, noise=0.2, seed=0):
-    """Outputs that mix `n_units` rectified projections at random, standardised, with noise."""
-    x = normal(n, n_units, seed=seed, dtype=torch.float32)
-    basis = torch.linalg.qr(normal(n_units, n_units, seed=seed + 1, dtype=torch.float32))[0]
-    mixing = normal(n_units, n_units, seed=seed + 2, dtype=torch.float32)
-    y = torch.relu(x @ basis) @ mixing
-    y = (y - y.mean(0)) / y.std(0)
-    return x, y + noise * normal(n, n_units, seed=seed + 3, dtype=torch.float32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 10])
-def test_twenty_useful_units_of_a_hundred_are_found(seed):
-    x, y = teacher(seed=seed)
-    problem = Problem(mlp((20,), 20, widths=(100,)), Gaussian(0.2), (x, y))
-    prior = GroupSparse(hidden_variance=3.0, output_variance=3.0)
-    engine = TDAMP(prior=prior, power=1.0, memory=1.0, prune_passes=(8, 22))
-    state = engine.init(problem, seeded(seed))
-    for i in range(26):
-        for index in torch.randperm(2000, generator=seeded(i)).split(100):
-            engine.step(problem, state, Batch(x[index], y[index]))
-    posterior = engine.posterior(problem, state)
-    named = problem.layout.unflatten(posterior.mean)
-    alive = (named["fc1.weight"] != 0).any(1)
-    assert 19 <= alive.sum() <= 22
-    assert torch.equal((named["out.weight"] != 0).any(0), alive)
-    inclusion = problem.layout.unflatten(posterior.inclusion)["fc1.weight"][:, 0]
-    assert torch.equal(inclusion >= 0.5, alive)
-    outputs = posterior.network.outputs(posterior.mean[None], x, {})[0]
-    assert (outputs - y).square().mean().sqrt() < 0.22  # the noise is 0.2
 
 
 def clouds(n):

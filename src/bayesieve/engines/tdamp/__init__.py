@@ -69,6 +69,9 @@ class TDAMP:
         prune_passes: first and last pass after which groups are removed; afterwards exactly `keep`
             of them are left. Without `keep` a pass removes at most an equal share of the units.
             Leave some passes to recover.
+        judged_at: share of the data that the joint evidence of hidden units is read at, without
+            `keep`; more of it keeps more units. 0.2 finds a support that is known, and at least
+            2,000 target values are read.
         power: times each datum is counted when its batch is absorbed.
         memory: passes after which the data message has decayed to 1/e; the data are then counted
             at most `power` · `memory` times.
@@ -96,6 +99,7 @@ class TDAMP:
     prior: GroupSparse = field(default_factory=GroupSparse)
     keep: float | None = None
     prune_passes: tuple[int, int] = (DefaultCount(2), DefaultCount(6))
+    judged_at: float = 0.2
     power: float = 5.0
     memory: float = 10.0
     trust: float = 0.5
@@ -107,10 +111,11 @@ class TDAMP:
 
     def __post_init__(self) -> None:
         check_kind("TDAMP", "prior", self.prior, GroupSparse)
-        check_positive("TDAMP", power=self.power, trust=self.trust)
+        check_positive("TDAMP", power=self.power, trust=self.trust, judged_at=self.judged_at)
         check_positive("TDAMP", memory=self.memory, cool_memory=self.cool_memory)
         check_not_negative("TDAMP", init_scale=self.init_scale)
-        check_fraction("TDAMP", damping=self.damping, keep=1.0 if self.keep is None else self.keep)
+        keep = 1.0 if self.keep is None else self.keep
+        check_fraction("TDAMP", damping=self.damping, keep=keep, judged_at=self.judged_at)
         for name in ("prune_passes", "cool_passes"):
             first, last = getattr(self, name) or (1, 1)
             if not 1 <= first <= last:
@@ -241,7 +246,7 @@ class TDAMP:
         wiring = state.wiring
         set_(state.passes, state.passes + 1, now)
         if self._joint:
-            remove_units_(problem, state, self.prune_passes, now)
+            remove_units_(problem, state, self.prune_passes, self.judged_at, now)
             active = state.alive[:, wiring.group_of]
         else:
             remove_groups_(state, self.keep, self.prune_passes, now)

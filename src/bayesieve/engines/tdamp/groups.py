@@ -246,11 +246,9 @@ def eliminate(
     return alive, removal_gain(readout, cost), readout
 
 
-# The evidence is read at a share of the data, since what a removal costs at once is mostly learned
-# again. Where the support is known, shares of 0.01 to 0.3 find it; digits want the larger ones. Few
-# data are read in full, and few outputs at a larger share: a unit pays for its incoming weights
-# once, however many outputs it serves.
-_JUDGED_AT, _LEAST_TARGETS = 0.2, 2000  # examples times outputs
+# Few data are read in full, and few outputs at a larger share than asked for: a unit pays for its
+# incoming weights once, however many outputs it serves.
+_LEAST_TARGETS = 2000  # examples times outputs
 
 
 def remove_groups_(
@@ -301,14 +299,17 @@ def _set_block_(
 
 
 def remove_units_(
-    problem: Problem, state: TDAMPState, prune_passes: tuple[int, int], now: Tensor
-) -> None:
+    problem: Problem, state: TDAMPState, prune_passes: tuple[int, int], judged_at: float,
+    now: Tensor,
+) -> None:  # fmt: skip
     """Remove superfluous units of every hidden layer and hand their work to the others.
 
     Args:
         problem: that is learned.
-        state: see `remove_groups_`, as the next two.
+        state: see `remove_groups_`, as `prune_passes` and `now`.
         prune_passes: see there.
+        judged_at: share of the data that the evidence is read at: what a removal costs at once is
+            mostly learned again.
         now: see there.
     """
     first, last = prune_passes
@@ -318,7 +319,7 @@ def remove_units_(
         alive = state.alive[:, block].double()
         n_least = torch.where(due, 1.0, alive.sum(1, keepdim=True))
         n_rounds = math.ceil(alive.shape[1] / (last - first + 1))
-        readout = _readout(problem, state, i)
+        readout = _readout(problem, state, i, judged_at)
         left, gain, readout = eliminate(readout, cost[:, block], alive, n_least, n_rounds)
         odds = (-gain).clamp(min=0)  # those whose turn has not come yet are undecided
         odds = odds.masked_fill(left == 0, -torch.inf).to(state.log_odds.dtype)
@@ -328,15 +329,15 @@ def remove_units_(
         _hand_over_(problem.layout, state, state.wiring.layers[i + 1], readout, now & removed)
 
 
-def judged_share(n_data: int, n_listening: Tensor) -> Tensor:
+def judged_share(judged_at: float, n_data: int, n_listening: Tensor) -> Tensor:
     """Share τ of the data that evidence is read at, of the shape of `n_listening`.
 
     Example:
-        >>> judged_share(4000, torch.tensor([1.0, 3.0, 20.0]))
+        >>> judged_share(0.2, 4000, torch.tensor([1.0, 3.0, 20.0]))
         tensor([0.5000, 0.2000, 0.2000])
     """
     targets = n_data * n_listening.clamp(min=1)
-    return (_LEAST_TARGETS / targets).clamp(_JUDGED_AT, 1.0)
+    return (_LEAST_TARGETS / targets).clamp(judged_at, 1.0)
 
 
 def _incoming_cost(state: TDAMPState) -> Tensor:
@@ -349,7 +350,7 @@ def _incoming_cost(state: TDAMPState) -> Tensor:
     return group_sum(cost, wiring.group_of, wiring.n_groups + 1)[:, :-1]
 
 
-def _readout(problem: Problem, state: TDAMPState, index: int) -> Readout:
+def _readout(problem: Problem, state: TDAMPState, index: int, judged_at: float) -> Readout:
     """Joint posterior of what leaves a layer."""
     layout, above = problem.layout, state.wiring.layers[index + 1]
     mean, var = (layout.unflatten(value) for value in moments(state))
@@ -359,7 +360,7 @@ def _readout(problem: Problem, state: TDAMPState, index: int) -> Readout:
     gram = state.gram[:, state.wiring.grams[index]].view(-1, size, size).double()
     prior_var = state.slab_var[:, index + 1, None].double()
     listening = (var[above.weight] > 0).any(-1).double().sum(-1, keepdim=True)
-    share = judged_share(problem.n_data, listening)[..., None]
+    share = judged_share(judged_at, problem.n_data, listening)[..., None]
     cov = spd_inverse(share * gram + torch.diag_embed((1 / prior_var).expand(-1, size)))
     return Readout(torch.cat([weight, bias[..., None]], -1), cov, prior_var, listening)
 
