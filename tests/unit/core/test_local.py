@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.local import perturbed
+from bayesieve.core.local import normal_like, perturbed
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import Workspace
@@ -149,6 +149,18 @@ def test_a_population_is_reproducible_and_its_members_differ(name):
     assert not torch.equal(values[0], values[2])
     assert len(values[0].unique()) == 3
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_noise_of_images_with_channels_last_fills_their_memory_in_order(dtype):
+    x = torch.empty(20, 8, 5, 6, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    noise = normal_like(x, seeded(0))
+    assert (noise.stride(), noise.dtype) == (x.stride(), dtype)
+    row = torch.empty(x.numel(), dtype=dtype).normal_(generator=seeded(0))
+    assert torch.equal(noise.permute(0, 2, 3, 1).flatten(), row)
+    part = torch.empty(4, 6, dtype=dtype)[:, ::2]  # not dense: noise of its own layout
+    assert torch.equal(normal_like(part, seeded(0)), torch.empty(4, 3, dtype=dtype).normal_(
+        generator=seeded(0)))  # fmt: skip
 
 
 def test_the_noise_advances_from_call_to_call():
