@@ -11,6 +11,8 @@ The weights are those of github.com/akamaster/pytorch_resnet_cifar10 (BSD-2), as
                 by signal to noise and by evidence (diagonal Laplace), and by evidence of the
                 weights of each unit together, the rest of the unit following
     tuned       `--epochs` passes of `SBNN` from these weights, pruned by signal to noise meanwhile
+    reduced     the same passes of `BMR`: weights go by evidence, and by signal to noise where that
+                leaves too many
     structured  half of the inner maps of every block of ResNet-56 go while it is tuned as above
     sampled     the same maps of ResNet-56, or weights of ResNet-20 by magnitude, go in the first of
                 `--cycles` cosine cycles of an SGHMC chain of `--epochs` passes; the draws at the
@@ -38,6 +40,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve import (
+    BMR,
     SBNN,
     SGHMC,
     Problem,
@@ -60,6 +63,8 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.files import data_root
 from bayesieve.data.preprocessing import PixelScale
+from bayesieve.engines import Engine
+from bayesieve.engines.bmr import Reduction
 from bayesieve.engines.laplace import laplace_units
 from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.rules import keep_zeros
@@ -96,7 +101,7 @@ BEHIND = {
     "learned by heart: they promised 92.98 % after ten passes. A chain with weight decay has 92.94 "
     "% after 80 passes, its draws averaged 93.41 %.",
 }
-PARTS = ("once", "tuned", "structured", "sampled")
+PARTS = ("once", "tuned", "reduced", "structured", "sampled")
 WAYS = ("magnitude", "snr", "evidence", "unit")
 CURVE = (20, 30, 40, 50, 60, 70, 80, 90)  # percent of zeros of "once"
 ROLES = Roles(keep=("conv1.weight",))  # the first layer stays, as is usual
@@ -113,15 +118,15 @@ class Setting:
     """One row."""
 
     depth: int  # of the network
-    part: Literal["dense", "once", "tuned", "structured", "sampled"]
+    part: Literal["dense", "once", "tuned", "reduced", "structured", "sampled"]
     zeros: float = 0.0  # percent of all parameters; of the inner maps in the last two parts
     way: str = ""  # how weights are ranked
     epochs: int = 0  # passes over the data
-    lr: float = 0.0  # of Adam
+    lr: float = 0.0  # of Adam; of "reduced" in units of the prior's width
     kl: float = 0.0  # weight of the KL term
     spike_std: float = 0.03
     slab_std: float = 0.3
-    init_std: float = 0.01
+    init_std: float = 0.01  # starting widths; of "reduced" in units of the prior's
     batch_size: int = 250  # images per step
     precision: Precision = "float32"  # of the network in training
     end: float = 0.6  # fraction of a tuning after which nothing more is removed
@@ -132,6 +137,7 @@ class Setting:
     soft: bool = False  # whether weights may come back while others still go
     widths: Literal["even", "laplace"] = "even"  # starting widths of "tuned"
     views: bool = False  # whether the teacher sees images moved and mirrored as the network does
+    noise: Literal["", "weights"] = ""  # where "tuned" and "reduced" add it; "" as recommended
 
     @property
     def name(self) -> str:
@@ -148,6 +154,7 @@ class Setting:
             f"{self.zeros:g}" if self.zeros else "",
             f"kd{self.teacher or ''}" if self.distill else "",
             "views" if self.views else "",
+            f"noise on {self.noise}" if self.noise else "",
         )
         return "/".join(word for word in words if word)
 
@@ -282,8 +289,7 @@ def sieved_once(problem: Problem, settings: list[Setting]) -> list[SparseModel]:
 
 
 def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
-    """The network after some passes of `SBNN` that remove weights, or inner maps of its blocks."""
-    prior = priors.SpikeSlab(slab_std=setting.slab_std, spike_std=setting.spike_std, slab_prob=0.5)
+    """The network after some passes of `SBNN` or `BMR` that remove weights, or inner maps."""
     pruning: GradualPruning | GradualUnits
     if setting.part == "structured":
         maps = inner_maps(problem, setting.zeros / 100)
@@ -291,7 +297,6 @@ def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
     else:
         pruning = GradualPruning(setting.zeros / 100, start=_START, end=setting.end, score="snr",
                                  soft=setting.soft)  # fmt: skip
-    engine = SBNN(prior, lr=setting.lr, init_std=setting.init_std)
     given = start = point_of(problem)
     if setting.widths == "laplace":
         start = laplace(problem, given)
@@ -301,10 +306,20 @@ def tuned(setting: Setting, problem: Problem, seed: int) -> SparseModel:
         epochs, kl = 1, epochs * kl  # as many more examples would drown the prior
     if setting.distill:
         problem = softened(problem, setting)
-    run = fit(problem, engine, epochs=epochs, batch_size=setting.batch_size, seed=seed,
+    run = fit(problem, engine_of(setting), epochs=epochs, batch_size=setting.batch_size, seed=seed,
               schedule=Schedule(lr="cosine", warmup=0.02, kl=kl), pruning=pruning,
               start_from=start)  # fmt: skip
     return run.sparse()
+
+
+def engine_of(setting: Setting) -> Engine[Any]:
+    """`BMR` for "reduced", with one weight of the KL throughout, else `SBNN`."""
+    shared: dict[str, Any] = {"lr": setting.lr, "init_std": setting.init_std,
+                              "local": False if setting.noise == "weights" else None}  # fmt: skip
+    if setting.part == "reduced":
+        return BMR(reduction=Reduction(start=_START, end=setting.end, kl=1.0), **shared)
+    prior = priors.SpikeSlab(slab_std=setting.slab_std, spike_std=setting.spike_std, slab_prob=0.5)
+    return SBNN(prior, **shared)
 
 
 def inner_maps(problem: Problem, share: float) -> dict[str, int]:
@@ -375,11 +390,10 @@ def settings(options: argparse.Namespace) -> list[Setting]:
             "shift": shift, "soft": options.soft, "teacher": options.teacher if share else 0,
         }  # fmt: skip
         for kl in options.kl:
-            if "tuned" in options.parts:
-                asked += [Setting(depth, "tuned", zeros, "snr", lr=lr, kl=kl,
-                                  widths=options.widths, views=options.views and share > 0,
-                                  **train)
-                          for depth in options.depths for zeros in options.zeros]  # fmt: skip
+            asked += [Setting(depth, part, zeros, "snr", lr=lr, kl=kl, widths=options.widths,
+                              views=options.views and share > 0, noise=options.noise, **train)
+                      for part in ("tuned", "reduced") if part in options.parts
+                      for depth in options.depths for zeros in options.zeros]  # fmt: skip
             if "structured" in options.parts and 56 in options.depths:
                 asked.append(Setting(56, "structured", 50.0, lr=lr, kl=kl, **train))
         if "sampled" in options.parts:
@@ -417,6 +431,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="depth of that network, if it is not the same")  # fmt: skip
     parser.add_argument("--views", action="store_true",
                         help="it sees images of tuned networks moved and mirrored")  # fmt: skip
+    parser.add_argument("--noise", choices=("", "weights"), default="",
+                        help="where variational engines add it, if not as recommended")  # fmt: skip
     parser.add_argument("--batch-size", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     options = parser.parse_args(arguments)

@@ -103,6 +103,18 @@ def test_inner_maps_go_while_the_network_is_tuned(stranger):
     assert study.scored(model, data)["macs"] == pytest.approx(0.52, abs=0.03)
 
 
+def test_evidence_removes_weights_and_signal_to_noise_what_it_leaves_too_many(stranger):
+    data = study.as_trained(images())
+    setting = Setting(8, "reduced", 80.0, "snr", 2, lr=0.01, kl=0.01, init_std=0.05, batch_size=20)
+    model = study.tuned(setting, problem_of(setting, data, "cpu"), 0)
+    assert model.zeros >= 0.8 - 1e-3
+    layout, kept = model.layout, model.posterior.mean != 0
+    assert kept[layout.slices["conv1.weight"]].all()  # the first layer stays
+    assert 0 < float(kept[layout.slices["layer3.0.conv2.weight"]].float().mean()) < 0.5
+    reduction = study.engine_of(setting).reduction
+    assert (reduction.end, reduction.kl) == (setting.end, 1.0)  # one weight of the KL throughout
+
+
 def test_the_command_writes_a_record(stranger, tmp_path):
     out = tmp_path / "record.json"
     study.main(["--quick", "--parts", "tuned", "--out", str(out)])
