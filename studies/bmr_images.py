@@ -54,7 +54,7 @@ from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.groups import units_of
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.options import Progress
-from bayesieve.training.stepper import fast_kernels
+from bayesieve.training.stepper import COMPILE_MODES, CompileMode, fast_kernels
 from studies import harness
 from studies.figures import method_curves, weight_cdfs, weight_maps
 from studies.harness import Run, chosen, make_row, only_draws, say, study_parser
@@ -159,7 +159,7 @@ def why_behind(data: str, net: str, preset: str, metric: str) -> str:
     return ""
 
 
-_WATCHING = ("every", "curve_draws")  # of `Sizes`: they do not change what is trained
+_WATCHING = ("every", "curve_draws", "compile")  # of `Sizes`: they do not change what is trained
 _CHEAP = ("lenet", "mlp", "mixer", "vit")  # from the fastest to the slowest step
 _FIRST = ("bmr", "flat", "map", "tiered")
 _QUICK_TRAIN, _QUICK_SCORE = 384, 200  # one pass is one epoch
@@ -214,13 +214,15 @@ def trial(preset: str) -> Recipe:
     Example:
         >>> trial("top95-.03-.6") == Recipe(kl=0.03, kl_after=0.6, zeros=0.955)
         True
+        >>> trial("top.991-.1-1") == Recipe(kl=0.1, kl_after=1.0, zeros=0.991)
+        True
     """
-    pieces = re.fullmatch(r"([a-z]+)(90|95)?-([.\d]+)(?:-([.\d]+))?", preset)
+    pieces = re.fullmatch(r"([a-z]+)(90|95|\.\d+)?-([.\d]+)(?:-([.\d]+))?", preset)
     if pieces is None or pieces[1] not in _TRIALS:
         raise ValueError(f"bmr_images: preset must be one of {', '.join(PRESETS)} or FAMILY-KL, "
-                         f"FAMILY-KL-KL or FAMILY90-KL-KL with a family of {', '.join(_TRIALS)}; "
-                         f"got {preset!r}.")  # fmt: skip
-    zeros = {"90": 0.905, "95": 0.955}.get(pieces[2])
+                         f"FAMILY-KL-KL or FAMILY.991-KL-KL with a family of "
+                         f"{', '.join(_TRIALS)}; got {preset!r}.")  # fmt: skip
+    zeros = {"90": 0.905, "95": 0.955, None: None}.get(pieces[2], float(pieces[2] or 0))
     if pieces[1] == "top" and zeros is None:
         zeros = 0.96 if pieces[3] == ".3" else 0.91
     kl, kl_after = float(pieces[3]), float(pieces[4] or pieces[3])
@@ -288,6 +290,7 @@ class Sizes:
     small: bool = False  # shrink the Mixer and the ViT, for a look at the whole grid on a CPU
     # of the network while it trains; scores are always made in float32
     precision: Precision = "float32"
+    compile: CompileMode = "auto"  # "network" pays for Mixer and ViT on a GPU
 
 
 @dataclass(frozen=True)
@@ -412,10 +415,10 @@ def train_row(row: Cell, sizes: Sizes, data: DataSet, device: str) -> harness.Ro
             curve.append({"epoch": progress.step / sizes.steps, **scores})
         return False
 
-    # Each row has its own shapes: compiling its update would take longer than it saves.
     run = fit(
         problem, [used.engine] * sizes.seeds, steps=n_steps, batch_size=sizes.batch_size, seed=1,
-        schedule=used.schedule, pruning=used.pruning, callbacks=(watch,),
+        schedule=replace(used.schedule, compile=sizes.compile), pruning=used.pruning,
+        callbacks=(watch,),
     )  # fmt: skip
     fitted = time.perf_counter()
     seeds = [_scores(p, score_on, sizes.draws, row) for p in run.posteriors]
@@ -553,6 +556,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, help="of 500 steps; the paper has 51")
     parser.add_argument("--precision", choices=PRECISIONS, default="float32",
                         help="of the network while it trains")  # fmt: skip
+    parser.add_argument("--compile", choices=COMPILE_MODES, default="auto",
+                        help="what of a step is compiled")  # fmt: skip
     options = parser.parse_args(arguments)
     if only_draws(options, "bmr_images", draw):
         return 0
@@ -565,7 +570,8 @@ def main(arguments: list[str] | None = None) -> int:
     if options.data is None:  # what is not here is left out unless it was asked for
         asked["data"] = [name for name in asked["data"] if data_info(name).found]
     sizes = _QUICK if options.quick else Sizes(seeds=options.seeds)
-    sizes = replace(sizes, epochs=options.epochs or sizes.epochs, precision=options.precision)
+    sizes = replace(sizes, epochs=options.epochs or sizes.epochs, precision=options.precision,
+                    compile=options.compile)  # fmt: skip
     run = Run("bmr_images", arguments, options, one_per_name=True)
     loaded: dict[str, DataSet] = {}
     failed = False

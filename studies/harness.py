@@ -32,6 +32,7 @@ from bayesieve.core.workspace import PRECISIONS
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
+from bayesieve.training.stepper import COMPILE_MODES
 from studies.record import SCHEMA, Record, Row, check_one_copy, field, join, make_row, read, write
 
 __all__ = ["Row", "Run", "make_row", "splits", "study_parser"]
@@ -79,8 +80,9 @@ def study_parser(
     for flag in flags:
         parser.add_argument(flag, **options[flag])
     if "--precision" in flags:
-        parser.add_argument("--compile", choices=("auto", "on", "off"), default="off",
-                            help="elementwise kernels; worth it for many minutes")  # fmt: skip
+        parser.add_argument("--compile", choices=COMPILE_MODES, default="off",
+                            help="elementwise kernels, or the network too; worth it for many "
+                                 "minutes")  # fmt: skip
     if figures is not None:
         parser.add_argument("--figures", type=Path, help=f"folder for {figures}")
         parser.add_argument("--draw", type=Path, nargs="+",

@@ -26,6 +26,7 @@ _NAMES = {
     "l300-set2": "LeNet-300-100, prior set 2", "l5-set1": "LeNet-5-Caffe, prior set 1",
     "l5-set2": "LeNet-5-Caffe, prior set 2", "m1200-close": "MNIST, 2 x 1200, our prior",
     "cifar10-close": "CIFAR-10, 2 x 1200, our prior",
+    "cifar10-moved": "CIFAR-10, 2 x 1200, our prior, images moved and mirrored",
     "l5-close": "LeNet-5-Caffe, our prior",
     "l5-set1-spike": "LeNet-5-Caffe, prior set 1, start in the spike",
     "l5-set2-spike": "LeNet-5-Caffe, prior set 2, start in the spike",

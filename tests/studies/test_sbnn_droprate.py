@@ -25,7 +25,7 @@ def digits(monkeypatch):
 @pytest.mark.parametrize("method", ["sbnn", "bbb"])
 def test_a_curve_begins_at_the_dense_error_and_ends_at_chance(digits, method):
     setting = Setting("32", method=method, epochs=30, kl=0.1, start="he")
-    row = run_setting("toy", setting, digits.train, digits.test, 2, "cpu")
+    row = run_setting("toy", setting, digits, 2, "cpu")
     assert bool(curve(row, "inclusion")) == (method == "sbnn")
     errors, result = curve(row, "snr"), row["metrics"]
     assert result["error"] < 0.3
@@ -33,6 +33,22 @@ def test_a_curve_begins_at_the_dense_error_and_ends_at_chance(digits, method):
     assert errors[0.98] > 0.4
     assert len(row["each"]) == 2
     assert 0 <= result["below_a_quarter"] <= 1
+
+
+def test_training_images_may_be_moved_and_the_scored_ones_stay(digits, monkeypatch):
+    seen = []
+
+    class Watched(sbnn_droprate.Augment):
+        def __call__(self, x, generator):
+            seen.append(len(x))
+            return super().__call__(x, generator)
+
+    monkeypatch.setattr(sbnn_droprate, "Augment", Watched)
+    still = run_setting("toy", Setting("32", epochs=1), digits, 1, "cpu")
+    assert not seen
+    moved = run_setting("toy", Setting("32", epochs=1, shift=1), digits, 1, "cpu")
+    assert sum(seen) == len(digits.train)
+    assert moved["metrics"]["error"] != still["metrics"]["error"]
 
 
 def test_the_two_priors_are_the_papers():

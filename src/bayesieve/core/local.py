@@ -90,8 +90,8 @@ def perturb_back(grad: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def normal_like(x: Tensor, generator: Generator) -> Tensor:
     """Standard normal noise of the shape, dtype and layout of x.
 
-    A CPU fills images with their channels last value by value, at an eighth of the speed, unless
-    it is shown their memory as one row.
+    A CPU fills images with their channels last value by value, unless it is shown their memory as
+    one row.
     """
     noise = torch.empty_like(x)  # dense, whatever x is
     row = noise
