@@ -56,7 +56,7 @@ from bayesieve import (
 )
 from bayesieve.assess.costs import live_macs
 from bayesieve.core.inputs import one_input
-from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.storage import read_tensors
 from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
@@ -110,6 +110,8 @@ _TEACHER_TEMPERATURE = 4.0  # it is sure of all training images
 _DECAY = 5e-4  # weight decay per example of a chain
 _TEMPERATURE = 1 / 20_000  # of a chain, as of the dense one of `aeb_resnet`
 _START = 0.05  # fraction of a tuning before anything is removed
+_DRAWS = 8  # of a posterior with widths
+_SHOWN = ("accuracy", "nll", "ece", "draws_accuracy", "draws_nll", "zeros")
 _QUICK = (100, 100)  # training and scored images
 
 
@@ -354,10 +356,12 @@ def sampled(setting: Setting, problem: Problem, seed: int) -> SparseModel:
     return run.sparse()
 
 
-def scored(model: Posterior | SparseModel, data: DataSet) -> dict[str, float]:
+def scored(model: Posterior | SparseModel, data: DataSet, n_draws: int = 0) -> dict[str, float]:
     """Accuracy in %, likelihood and calibration at the mean weights, zeros, and multiply-adds.
 
-    Of several draws they are those of the averaged probabilities; "single" is the last draw's.
+    Of a chain they are those of its draws' averaged probabilities; "single" is the last draw's.
+    With `n_draws` a posterior with widths has "draws_accuracy" and so on, of the average over so
+    many draws: running statistics of BatchNorm have seen its noise, which the mean weights lack.
     """
     draws = model.posterior if isinstance(model, SparseModel) else model
     if isinstance(draws, Samples) and len(draws.draws) > 1:
@@ -368,6 +372,10 @@ def scored(model: Posterior | SparseModel, data: DataSet) -> dict[str, float]:
         result = evaluate(model, data.test).to_dict()
         numbers = {name: result[name] for name in ("nll", "ece", "zeros", "weights")}
         numbers["accuracy"] = round(100 * (1 - result["error"]), 3)
+        if n_draws and isinstance(draws, Factorised):
+            drawn = evaluate(model, data.test, n_samples=n_draws).to_dict()
+            numbers["draws_accuracy"] = round(100 * (1 - drawn["error"]), 3)
+            numbers |= {f"draws_{name}": drawn[name] for name in ("nll", "ece")}
     if isinstance(model, SparseModel):
         positions = layer_positions(model.posterior, data.test.x[:1])
         layout, kept = model.layout, model.posterior.mean != 0
@@ -450,8 +458,8 @@ def main(arguments: list[str] | None = None) -> int:
     missing = [one for one in asked if run.wants(one.name, asdict(one), one.part)]
     for group in groups(missing):
         for row in measured(group, data, options):
-            run.add(row, ("accuracy", "nll", "ece", "zeros"), group[0].part)
-    return run.finish(("accuracy", "nll", "ece", "zeros", "macs"))
+            run.add(row, _SHOWN, group[0].part)
+    return run.finish((*_SHOWN, "macs"))
 
 
 def groups(asked: list[Setting]) -> list[list[Setting]]:
@@ -478,7 +486,7 @@ def measured(group: list[Setting], data: DataSet, options: argparse.Namespace) -
     else:
         seeds = list(range(options.seed, options.seed + options.seeds))
         train = sampled if first.part == "sampled" else tuned
-        each = [[scored(train(first, problem(), seed), data) for seed in seeds]]
+        each = [[scored(train(first, problem(), seed), data, _DRAWS) for seed in seeds]]
     seconds = round((time.perf_counter() - began) / len(group), 2)
     return [make_row(one.name, asdict(one), scores, seeds=seeds, seconds=seconds,
                      spread=("accuracy",) if len(seeds) > 1 else ())

@@ -311,9 +311,9 @@ _CHARACTER_SHORT = ("map/0", "sbnn/0", "units/50", "sbnn/90", "sbnn/95", "sbnn/9
 def pretrained_table(results: list[dict[str, Any]]) -> str:
     """Accuracy, likelihood, calibration and multiply-adds left of networks that others trained."""
     rows = rows_of(results, "pretrained_resnet", "test").values()
-    head = ("network", "sieved", "zeros", "accuracy", "NLL", "ECE", "multiply-adds of live units",
-            "aim")  # fmt: skip
-    lines = [_line(head), "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    head = ("network", "sieved", "zeros", "accuracy", "NLL", "ECE", "accuracy, NLL, ECE of 8 draws",
+            "multiply-adds of live units", "aim")  # fmt: skip
+    lines = [_line(head), "| --- | --- |" + " ---: |" * (len(head) - 2)]
     ways = {"tuned": "{epochs} passes", "structured": "{epochs} passes, whole maps",
             "reduced": "{epochs} passes of BMR", "sampled": "{epochs} passes of SGHMC",
             "once": "once, by {way}", "dense": "as published"}  # fmt: skip
@@ -324,10 +324,16 @@ def pretrained_table(results: list[dict[str, Any]]) -> str:
             way += ", whole maps, averaged"
         if setting.get("distill"):
             way += ", distilled"
+        if setting.get("noise"):
+            way += f", noise on {setting['noise']}"
+        drawn = ""
+        if "draws_accuracy" in numbers:
+            drawn = (f"{numbers['draws_accuracy']:.2f} %, {numbers['draws_nll']:.3f}, "
+                     f"{numbers['draws_ece']:.3f}")  # fmt: skip
         macs, aim = numbers.get("macs"), TARGETS.get(row["name"])
         lines.append(_line([
             f"ResNet-{setting['depth']}", way, f"{100 * numbers['zeros']:.1f} %",
-            f"{numbers['accuracy']:.2f} %", f"{numbers['nll']:.3f}", f"{numbers['ece']:.3f}",
+            f"{numbers['accuracy']:.2f} %", f"{numbers['nll']:.3f}", f"{numbers['ece']:.3f}", drawn,
             "" if macs is None else f"{100 * macs:.0f} %", "" if aim is None else f"{aim:.1f} %",
         ]))  # fmt: skip
     return "\n".join(lines) if rows else EMPTY
