@@ -124,7 +124,7 @@ def candidates(row: str, n_rows: int) -> list[Setting]:
         "sbnn-paper-spike": [replace(paper, start="spike", lr=3e-3, kl=kl)
                              for kl in (0.03, 0.1, 0.3)],
         "sbnn-one-shot": [replace(close, kl=kl) for kl in (0.03, 0.1, 0.3)],
-        "sbnn-by-rate": [replace(close, kl=kl) for kl in (0.01, 0.03, 0.1, 0.3, 1.0)],
+        "sbnn-by-rate": [replace(close, kl=kl) for kl in (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)],
         "dropout": [Setting("map", (50,), lr=5e-3, dropout=p) for p in (0.01, 0.05)],
     }[row]  # fmt: skip
 

@@ -161,10 +161,6 @@ _WHY = {
         "outside cannot be ranked by inclusion (docs/theory/sbnn.md, S15); the paper does not say "
         "how its networks start. Our prior has neither trouble"
     ),
-    "sbnn-table-4": (
-        "the KL weight was chosen with 5 to 10 % of the weights left, not for the whole network; "
-        "0.1 points are less than a standard error of 10,000 images (0.12)"
-    ),
     "sbnn-table-5": (
         "weights smaller than the spike go first although they matter (docs/theory/sbnn.md, second "
         "condition); by signal to noise the same network has 1.45 %"
