@@ -361,8 +361,8 @@ def support_tables(results: list[dict[str, Any]]) -> str:
     few = [_line(("outputs", "examples", "$\\tau$", "units kept of 20 needed", "error")),
            "| --- | --- | --- | --- | --- |"]  # fmt: skip
     for task in (task for task in tasks_of(quick=False) if task.outputs < 10):
-        share = judged_share(task.judged_at, task.n, torch.tensor(float(task.outputs)))
-        cut = f"forced, `keep={task.keep:g}`" if task.keep else f"{share:.2g}"
+        read_at = judged_share(task.judged_at, task.n, torch.tensor(float(task.outputs)))
+        cut = f"forced, `keep={task.keep:g}`" if task.keep else f"{read_at:.2g}"
         errors = ", ".join(f"{one['error']:.2f}" for one in rows[task.name]["each"])
         few.append(_line((str(task.outputs), f"{task.n:,}", cut, units(task.name), errors)))
     return "\n".join([*shown, "", *few])
