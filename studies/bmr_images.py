@@ -235,7 +235,7 @@ _DEFAULTS = {
     # the weight that was chosen for the MLP
     **{("cifar10", net): replace(_SHARED, kl_after=1.0) for net in ("mixer", "vit")},
     ("fashion-mnist", "lenet"): trial("moved90-.1-.3"),
-    ("fashion-mnist", "mlp"): trial("top90-.1-1"),
+    ("fashion-mnist", "mlp"): trial("top.991-.1-1"),
     ("cifar10", "lenet"): trial("moved95-.03-.2"),
     ("cifar10", "mlp"): trial("top90-.1-1"),
 }
