@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -46,7 +46,7 @@ from bayesieve.nets import resnet20
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.distill import soften
-from bayesieve.training.fit import fit
+from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
@@ -68,6 +68,7 @@ BEHIND = (
     "at 90 %. Rows but A-SGHMC-SA at 50 and 90 % have no weight decay, which the lowered weight of "
     "the prior takes with it: their draws are alike and overconfident."
 )
+Masks = Literal["chain", "cycle", "draw"]
 METHODS: dict[str, Adapt] = {"a-sghmc": "none", "a-sghmc-em": "em", "a-sghmc-sa": "sa",
                              "sghmc-sa": "sa"}  # fmt: skip
 PRIORS = {30: (0.5, 1e-3), 50: (0.1, 5e-4), 70: (0.1, 5e-5), 90: (0.005, 1e-5)}  # v₀, v₁
@@ -105,6 +106,8 @@ class Setting:
     scope: Scope = "layer"  # "layer" prunes every layer alike, as the paper does
     decay: float = 0.0  # weight decay per example in a sparse run, beside the lowered prior
     distill: float = 0.0  # share of the dense chain's draws in the labels of a sparse run
+    # whose zeros a draw has: those of its chain, of its cycle, or of the dense draw it began at
+    masks: Masks = "chain"
 
     @property
     def name(self) -> str:
@@ -114,7 +117,8 @@ class Setting:
             >>> Setting("a-sghmc-sa", 90, 0.1, 70).name
             'a-sghmc-sa/90'
         """
-        return f"{self.method}/{self.zeros}" + ("/kd" if self.distill else "")
+        masks = "" if self.masks == "chain" else f"/mask of each {self.masks}"
+        return f"{self.method}/{self.zeros}" + ("/kd" if self.distill else "") + masks
 
 
 def pull(setting: Setting, n_steps: int) -> float:
@@ -129,12 +133,12 @@ def pull(setting: Setting, n_steps: int) -> float:
     return min(1.0, setting.pull * _PAPER_PULL / (setting.lr * mean_factor * n_steps))
 
 
-def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
-    """The sampler of one run.
+def engine(setting: Setting, n_data: int, n_steps: int, n_runs: int = 1) -> SGHMC:
+    """The sampler of one run, or of each of several that share the prior's pull.
 
     The weight of the prior multiplies all of it, so `decay` is divided by that weight first.
     """
-    weight = 1.0 if setting.method == "dense" else pull(setting, n_steps)
+    weight = 1.0 if setting.method == "dense" else pull(setting, n_steps * n_runs)
     decay = setting.decay / weight
     std = ((_DECAY + decay) * n_data) ** -0.5
     step_size = setting.lr / n_data
@@ -143,8 +147,9 @@ def engine(setting: Setting, n_data: int, n_steps: int) -> SGHMC:
         return SGHMC(priors.Normal(std), step_size, _DENSE_TEMPERATURE, chain=chain)
     adapt = METHODS[setting.method]
     last = 1.0 if setting.method == "sghmc-sa" else _LAST_TEMPERATURE
+    first = min(1, setting.cycles - 1)  # the mask settles in the first of several cycles
     chain = images.chain_of(n_steps, setting.n_kept, _BURN_IN, cycles=setting.cycles,
-                            last_temperature=last)  # fmt: skip
+                            first_cycle=first, last_temperature=last)  # fmt: skip
     if adapt == "none":
         return SGHMC(priors.Normal(std), step_size, _TEMPERATURE, chain=chain)
     prior = priors.GaussianLaplace(
@@ -171,39 +176,82 @@ def single_draws(posterior: Samples) -> list[Samples]:
     return singles
 
 
-def run_setting(
-    setting: Setting, data: DataSet, start: Samples | None, seed: int, device: str
-) -> tuple[Row, Samples]:
-    """Train and score one setting, a sparse one from the newest draw of `start`; row and draws."""
-    began = time.perf_counter()
-    n_steps = setting.epochs * math.ceil(len(data.train) / setting.batch_size)
+def sieved(
+    setting: Setting, problem: Problem, starts: Sequence[Samples], seed: int, n_runs: int = 1
+) -> Fit:
+    """Train a setting from the newest of `starts`, as one of `n_runs` that share a prior's pull."""
+    n_steps = setting.epochs * math.ceil(problem.n_data / setting.batch_size)
     schedule, pruning = Schedule(lr="cosine", warmup=0.05, compile=setting.compile), None
-    weight = 1.0  # of the prior
     if setting.method != "dense":
-        weight = pull(setting, n_steps)
+        weight = pull(setting, n_steps * n_runs)
         schedule = replace(schedule, hold=_HOLD, warmup=0.02, kl=weight)
-        end = _CYCLES_MASK_END / setting.cycles if setting.cycles else _MASK_END
+        end = _CYCLES_MASK_END / setting.cycles if setting.cycles > 1 else _MASK_END
         pruning = AnnealedPruning(setting.zeros / 100, end=end, scope=setting.scope)
     if setting.cycles:
         schedule = replace(schedule, lr="constant", hold=None, warmup=0.01)
-    problem = posed(data, setting.precision, seed).to(device)
-    draws = single_draws(start) if start is not None else []
-    if setting.distill:
-        problem = soften(problem, draws, setting.distill, _TEACHER_TEMPERATURE)
-    run = fit(
-        problem, engine(setting, len(data.train), n_steps), epochs=setting.epochs,
+    return fit(
+        problem, engine(setting, problem.n_data, n_steps, n_runs), epochs=setting.epochs,
         batch_size=setting.batch_size, seed=seed, schedule=schedule, pruning=pruning,
-        start_from=draws[-1] if draws else None,
+        start_from=starts[-1] if starts else None,
     )  # fmt: skip
-    sparse = run.sparse()
-    posterior = sparse.posterior
+
+
+def sieved_apart(
+    setting: Setting, problem: Problem, starts: Sequence[Samples], seed: int
+) -> list[Fit]:
+    """Draws with a mask of their own: a run of one cycle for each, all together as long as one.
+
+    "draw" prunes every draw of the dense chain alone. "cycle" goes on from the draw before, whose
+    zeros may come back. Draws of one mask are much alike; these explain the data by other weights.
+    """
+    n_runs = len(starts) if setting.masks == "draw" else setting.cycles
+    part = replace(setting, epochs=setting.epochs // n_runs, cycles=1)
+    runs: list[Fit] = []
+    for i in range(n_runs):
+        before = starts[: i + 1] if setting.masks == "draw" else [*starts, *map(draws_of, runs)]
+        runs.append(sieved(part, problem, before, n_runs * seed + i, n_runs))
+    return runs
+
+
+def draws_of(run: Fit) -> Samples:
+    """The kept draws of a run, 0 where they are pruned."""
+    posterior = run.sparse().posterior
     assert isinstance(posterior, Samples)
+    return posterior
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """The draws of several chains as those of one."""
+    names = parts[0].draw_buffers
+    return replace(
+        parts[0], draws=torch.cat([one.draws for one in parts]), logit_inclusion=None,
+        draw_buffers={name: torch.cat([one.draw_buffers[name] for one in parts]) for name in names},
+    )  # fmt: skip
+
+
+def run_setting(
+    setting: Setting, data: DataSet, start: Samples | None, seed: int, device: str
+) -> tuple[Row, Samples]:
+    """Train and score one setting, a sparse one from the draws of `start`; row and draws."""
+    began = time.perf_counter()
+    problem = posed(data, setting.precision, seed).to(device)
+    starts = single_draws(start) if start is not None else []
+    if setting.distill:
+        problem = soften(problem, starts, setting.distill, _TEACHER_TEMPERATURE)
+    if setting.masks == "chain":
+        runs = [sieved(setting, problem, starts, seed)]
+    else:
+        runs = sieved_apart(setting, problem, starts, seed)
+    posterior = joined([draws_of(run) for run in runs])
+    keep = torch.stack([run.sparse().keep for run in runs])
+    n_steps = sum(run.history[-1]["step"] for run in runs)
     metrics = {
-        "zeros": sparse.zeros,
-        "prior_weight": round(weight, 5),
+        "zeros": 1 - float(keep.double().mean()),
+        "zeros_of_all": 1 - float(keep.any(0).double().mean()),
+        "prior_weight": round(1.0 if setting.method == "dense" else pull(setting, n_steps), 5),
         "draws": len(posterior.draws),
-        "steps": run.history[-1]["step"],
-        **images.fit_times(run),
+        "steps": n_steps,
+        **images.fit_times(*runs),
     }
     scores = images.draw_scores(images.draw_log_probs(posterior, data.test), data.test)
     seconds = round(time.perf_counter() - began, 2)
@@ -254,16 +302,16 @@ def settings(options: argparse.Namespace) -> tuple[Setting, list[Setting]]:
                     compile=options.compile, cycles=options.dense_cycles)  # fmt: skip
     sparse: list[Setting] = []
     chosen("aeb_resnet", "zeros", ",".join(map(str, options.zeros)), [str(z) for z in PRIORS])
-    for zeros, method, lr, omega, prior, factor, scope, decay, share in product(
+    for zeros, method, lr, omega, prior, factor, scope, decay, share, masks in product(
         options.zeros, chosen("aeb_resnet", "method", options.methods, METHODS), options.lr,
         options.omega, options.prior, options.pull, options.scope.split(","), options.decay,
-        options.distill,
+        options.distill, options.masks,
     ):  # fmt: skip
         spike_scale, slab_var = prior or PRIORS[zeros]
         setting = Setting(
             method, zeros, lr, options.epochs, options.batch_size, spike_scale, slab_var, omega,
             options.draws, options.precision, options.compile, factor,
-            options.cycles, scope, decay, share,
+            options.cycles, scope, decay, share, masks,
         )  # fmt: skip
         if METHODS[method] == "none":  # it has no such prior
             setting = replace(setting, spike_scale=0.0, slab_var=0.0, omega=0.0)
@@ -293,6 +341,8 @@ def main(arguments: list[str] | None = None) -> int:
                      help="weight decay per example of sparse runs; comma list")  # fmt: skip
     parser.add_argument("--distill", type=numbers, default=(0.0,),
                      help="share of the dense chain in the labels; comma list")  # fmt: skip
+    parser.add_argument("--masks", default="chain",
+                     help=f"whose zeros a draw has, of {', '.join(get_args(Masks))}")  # fmt: skip
     parser.add_argument("--draws", type=int, default=20)
     parser.add_argument("--keep", type=Path, help="folder that receives the draws of every row")
     parser.add_argument("--pool", type=Path,
@@ -300,6 +350,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if only_draws(options, "aeb_resnet", draw):
         return 0
+    options.masks = chosen("aeb_resnet", "masks", options.masks, get_args(Masks))
     few, few_test = (None, None) if options.full else (500, 200)
     if not options.full:
         options.epochs, options.dense_epochs, options.batch_size = 1, 1, 50

@@ -265,3 +265,28 @@ def test_splits():
     with pytest.raises(Exception, match="pairs v0:v1"):
         prior_pairs("1:2:3")
     assert math.isclose(prior_pairs("0.005:1e-5")[0][1], 1e-5)
+
+
+@pytest.mark.parametrize("masks", ["chain", "cycle", "draw"])
+def test_draws_have_the_mask_of_their_chain_or_of_their_own(pictures, masks):
+    data = aeb_resnet.load_data("cifar10")
+    dense = aeb_resnet.Setting("dense", 0, 0.1, 3, 10, cycles=3)
+    row, start = aeb_resnet.run_setting(dense, data, None, 0, "cpu")
+    assert len(start.draws) == 2  # of all cycles but the first
+    sparse = aeb_resnet.Setting("a-sghmc-sa", 90, 1e-3, 6, 10, cycles=3, scope="global",
+                                decay=5e-4, masks=masks)  # fmt: skip
+    row, sieved = aeb_resnet.run_setting(sparse, data, start, 0, "cpu")
+    metrics, kept = row["metrics"], sieved.draws != 0
+    assert row["name"] == "a-sghmc-sa/90" + ("" if masks == "chain" else f"/mask of each {masks}")
+    assert metrics["draws"] == len(kept) == {"chain": 2, "cycle": 3, "draw": 2}[masks]
+    assert metrics["steps"] == 6 * math.ceil(len(data.train) / 10)
+    assert metrics["zeros"] == pytest.approx(0.9, abs=1e-4)
+    tenth = torch.full((len(kept),), 0.1, dtype=torch.float64)
+    assert torch.allclose(kept.double().mean(1), tenth, atol=4e-3)  # factors of norms start at 0
+    present = float(kept.any(0).double().mean())
+    assert metrics["zeros_of_all"] == pytest.approx(1 - present, abs=4e-3)
+    assert torch.equal(kept[0], kept[1]) == (masks == "chain")
+    assert all(len(value) == len(kept) for value in sieved.draw_buffers.values())
+    if masks == "draw":  # each is near the dense draw that it began at
+        distance = torch.stack([((w - start.draws) * (w != 0)).norm(dim=1) for w in sieved.draws])
+        assert torch.equal(distance.argmin(1), torch.arange(2))

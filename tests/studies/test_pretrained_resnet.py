@@ -125,6 +125,31 @@ def test_the_command_writes_a_record(stranger, tmp_path):
     assert json.loads(out.read_text())["rows"] == rows
 
 
+def test_settings_are_tried_on_a_network_that_has_not_seen_the_held_out_images(
+    stranger, tmp_path, monkeypatch
+):
+    out, begun = tmp_path / "record.json", []
+    monkeypatch.setattr(study, "splits", lambda data, **options: data)
+    tuned = study.tuned
+
+    def watched(setting, problem, seed):
+        begun.append(problem)
+        return tuned(setting, problem, seed)
+
+    monkeypatch.setattr(study, "tuned", watched)
+    flags = ["--quick", "--parts", "tuned", "--stand-in", "3", "--out", str(out)]
+    study.main([*flags, "--held-out", "--lr", "0.001,0.002", "--hold", "0"])
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["setting"]["stand_in"] for row in rows] == [3, 3, 3]
+    assert rows[1]["setting"]["hold"] == 0.0
+    first, second = (problem.initial for problem in begun)
+    assert torch.equal(first, second)  # trained once
+    given = problem_of(Setting(20, "dense"), study.as_trained(images()), "cpu").initial
+    assert not torch.allclose(first, given)
+    with pytest.raises(SystemExit, match="--held-out"):
+        study.main(flags)
+
+
 def test_missing_weights_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="resnet56-cifar10"):
         study.published(56, tmp_path)
