@@ -19,13 +19,13 @@ The weights are those of github.com/akamaster/pytorch_resnet_cifar10 (BSD-2), as
                 ends of the later cycles are averaged
 
 Zeros are counted over all parameters. BatchNorm is kept as points; its statistics follow the data
-while training, and stay as they are in "once". The networks were trained on all 50,000 images, so
-`--held-out`, which sets 5,000 of them aside, ranks settings badly: 99.8 % of these images are known
-by heart. `--stand-in 120` trains a network of the same kind without them, in so many passes, and
-tunes it in place of the published one. `--distill`
-gives the published network, as it is, a share of the labels; such rows end in "/kd", or in "/kd56"
-where ResNet-56 is the one that teaches. The teacher looks at each image as it is, or with `--views`
-as it is moved and mirrored in every pass, which its rows say by "/views". Test rows of "tuned" move
+while training, and stay as they are in "once". The networks were trained on all 50,000 images and
+know 99.8 % of those that `--held-out` sets aside by heart, which ranks settings badly. `--stand-in
+FILE` tunes a ResNet-20 that has not seen these images in place of the published one; where there is
+no such file, it trains the network in 120 passes and keeps it there. `--distill` gives the
+published network, as it is, a share of the labels; such rows end in "/kd", or in "/kd56" where
+ResNet-56 is the one that teaches. The teacher looks at each image as it is, or with `--views` as it
+is moved and mirrored in every pass, which its rows say by "/views". Test rows of "tuned" move
 images by up to 2 pixels, chosen on held-out images among 0, 1, 2 and 4.
 """
 
@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -113,6 +114,7 @@ PIXELS = PixelScale((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # what they w
 _DECAY = 5e-4  # weight decay per example of a chain
 _TEMPERATURE = 1 / 20_000  # of a chain, as of the dense one of `aeb_resnet`
 _START = 0.05  # fraction of a tuning before anything is removed
+_STAND_IN = 120  # passes of a network that takes the place of the published one
 _DRAWS = 8  # of a posterior with widths
 _SHOWN = ("accuracy", "nll", "ece", "draws_accuracy", "draws_nll", "zeros")
 _QUICK = (100, 100)  # training and scored images
@@ -145,7 +147,7 @@ class Setting:
     noise: Literal["", "weights"] = ""  # where "tuned" and "reduced" add it; "" as recommended
     hold: float = -1.0  # fraction of a tuning before the learning rate falls; -1 is `end`
     teacher_temperature: float = 4.0  # the published network is sure of all training images
-    stand_in: int = 0  # passes of a network trained here that is tuned in place of the published
+    stand_in: int = 0  # passes of a network trained here that takes the published one's place
 
     @property
     def name(self) -> str:
@@ -244,25 +246,26 @@ def as_trained(data: DataSet) -> DataSet:
     return replace(data, train=parts[0], test=parts[1])
 
 
-def trained_here(setting: Setting, data: DataSet, device: str) -> ResNet:
-    """A network of the same kind after `stand_in` passes of a chain over the training images."""
-    net, n_data = seeded(0, ResNet, setting.depth), len(data.train)
-    problem = problem_of(replace(setting, epochs=setting.stand_in, shift=4), data, device, net)
-    batch_size = min(500, n_data)
-    n_steps = setting.stand_in * math.ceil(n_data / batch_size)
-    chain = images.chain_of(n_steps, 1, 0.0, cycles=1, first_cycle=0)
-    run = fit(problem, chain_engine(0.2, n_data, chain), epochs=setting.stand_in,
-              batch_size=batch_size, seed=0, schedule=Schedule(warmup=0.01))  # fmt: skip
-    net.load_state_dict(run.posterior.to_module().state_dict())
+def stand_in(setting: Setting, data: DataSet, device: str, path: Path) -> ResNet:
+    """The network in a file; trained first by a chain over the training images if there is none."""
+    net, n_data, epochs = seeded(0, ResNet, setting.depth), len(data.train), setting.stand_in
+    if not path.is_file():
+        problem = problem_of(replace(setting, epochs=epochs, shift=4), data, device, net)
+        batch_size = min(500, n_data)
+        n_steps = epochs * math.ceil(n_data / batch_size)
+        chain = images.chain_of(n_steps, 1, 0.0, cycles=1, first_cycle=0)
+        run = fit(problem, chain_engine(0.2, n_data, chain), epochs=epochs, seed=0,
+                  batch_size=batch_size, schedule=Schedule(warmup=0.01))  # fmt: skip
+        state = run.posterior.to_module().state_dict()
+        save_file({name: value.cpu() for name, value in state.items()}, path)
+    net.load_state_dict(read_tensors(path)[0])
     return net
 
 
-def problem_of(
-    setting: Setting, data: DataSet, device: str, stand_in: ResNet | None = None
-) -> Problem:
+def problem_of(setting: Setting, data: DataSet, device: str, net: ResNet | None = None) -> Problem:
     """The published network, or another, and the training images, moved where it is tuned."""
     augment = Augment(shift=setting.shift, flip=True, fill=PIXELS.black) if setting.epochs else None
-    net = published(setting.depth, data_root()) if stand_in is None else stand_in
+    net = net or published(setting.depth, data_root())
     problem = Problem(net, likelihoods.Categorical(), data.train, roles=ROLES,
                       precision=setting.precision, augment=augment)  # fmt: skip
     return problem.to(device)
@@ -414,9 +417,9 @@ def scored(model: Posterior | SparseModel, data: DataSet, n_draws: int = 0) -> d
 
 def settings(options: argparse.Namespace) -> list[Setting]:
     """Every row that is asked for, in order."""
-    here = {"stand_in": options.stand_in, "precision": options.precision}
-    asked = [Setting(depth, "dense", **here if options.stand_in else {})
-             for depth in options.depths]  # fmt: skip
+    passes = 0 if options.stand_in is None else _STAND_IN if options.full else 1
+    here = {"stand_in": passes, "precision": options.precision} if passes else {}
+    asked = [Setting(depth, "dense", **here) for depth in options.depths]
     if "once" in options.parts:
         asked += [Setting(depth, "once", zeros, way) for depth in options.depths for way in WAYS
                   for zeros in CURVE]  # fmt: skip
@@ -427,7 +430,7 @@ def settings(options: argparse.Namespace) -> list[Setting]:
             "epochs": options.epochs, "precision": options.precision, "end": end,
             "batch_size": options.batch_size, "init_std": init_std, "distill": share,
             "shift": shift, "soft": options.soft, "teacher": options.teacher if share else 0,
-            "hold": hold, "stand_in": options.stand_in,
+            "hold": hold, "stand_in": passes,
             "teacher_temperature": options.temperature if share else 4.0,
         }  # fmt: skip
         for kl in options.kl:
@@ -463,8 +466,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="fraction of a tuning after which nothing is removed")  # fmt: skip
     parser.add_argument("--hold", type=numbers, default=(-1.0,),
                         help="fraction before the learning rate falls; -1 is --end")  # fmt: skip
-    parser.add_argument("--stand-in", type=int, default=0,
-                        help="passes of a network trained here, to choose settings")  # fmt: skip
+    parser.add_argument("--stand-in", type=Path, metavar="FILE",
+                        help="ResNet-20 that has not seen the held-out images")  # fmt: skip
     parser.add_argument("--temperature", type=float, default=4.0, help="of the teacher")
     parser.add_argument("--soft", action="store_true",
                         help="weights may come back while others still go")  # fmt: skip
@@ -482,8 +485,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--batch-size", type=int, default=250)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     options = parser.parse_args(arguments)
-    if options.stand_in and not options.held_out:
-        raise SystemExit("pretrained_resnet: --stand-in is for choosing settings; add --held-out.")
+    if options.stand_in is not None and (not options.held_out or options.depths != "20"):
+        raise SystemExit("pretrained_resnet: --stand-in is for choosing settings of ResNet-20; add "
+                         "--held-out --depths 20.")  # fmt: skip
     options.parts = chosen("pretrained_resnet", "part", options.parts, PARTS)
     depths = chosen("pretrained_resnet", "depth", options.depths, [str(d) for d in PUBLISHED])
     options.depths = [int(depth) for depth in depths]
@@ -494,10 +498,10 @@ def main(arguments: list[str] | None = None) -> int:
                              few_test=few_test))  # fmt: skip
     run = Run("pretrained_resnet", arguments, options, data=data.name,
               settings={"n_train": len(data.train), "quick": not options.full})  # fmt: skip
-    asked, stand_ins = settings(options), dict[int, ResNet]()
+    asked = settings(options)
     missing = [one for one in asked if run.wants(one.name, asdict(one), one.part)]
     for group in groups(missing):
-        for row in measured(group, data, options, stand_ins):
+        for row in measured(group, data, options):
             run.add(row, _SHOWN, group[0].part)
     return run.finish((*_SHOWN, "macs"))
 
@@ -511,20 +515,16 @@ def groups(asked: list[Setting]) -> list[list[Setting]]:
     return list(joint.values())
 
 
-def measured(
-    group: list[Setting], data: DataSet, options: argparse.Namespace, stand_ins: dict[int, ResNet]
-) -> list[Row]:
-    """The rows of settings that share their work; seconds are an equal part of its time.
-
-    `stand_ins` keeps, by depth, what was trained in place of published networks.
-    """
+def measured(group: list[Setting], data: DataSet, options: argparse.Namespace) -> list[Row]:
+    """The rows of settings that share their work; seconds are an equal part of its time."""
     began, first = time.perf_counter(), group[0]
     seeds = [options.seed]
-    if first.stand_in and first.depth not in stand_ins:
-        stand_ins[first.depth] = trained_here(first, data, options.device)
 
     def problem() -> Problem:
-        return problem_of(first, data, options.device, stand_ins.get(first.depth))
+        net = None
+        if first.stand_in:
+            net = stand_in(first, data, options.device, options.stand_in)
+        return problem_of(first, data, options.device, net)
 
     if first.part == "dense":
         each = [[scored(point_of(problem()), data)]]

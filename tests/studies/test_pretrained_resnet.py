@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from bayesieve import predict
 from bayesieve.data.examples import DataSet, Examples
@@ -137,15 +137,19 @@ def test_settings_are_tried_on_a_network_that_has_not_seen_the_held_out_images(
         return tuned(setting, problem, seed)
 
     monkeypatch.setattr(study, "tuned", watched)
-    flags = ["--quick", "--parts", "tuned", "--stand-in", "3", "--out", str(out)]
+    monkeypatch.setattr(study, "_QUICK", (40, 40))
+    kept = tmp_path / "stand-in.safetensors"
+    flags = ["--quick", "--depths", "20", "--parts", "tuned", "--stand-in", str(kept)]
+    flags += ["--out", str(out)]
     study.main([*flags, "--held-out", "--lr", "0.001,0.002", "--hold", "0"])
     rows = json.loads(out.read_text())["rows"]
-    assert [row["setting"]["stand_in"] for row in rows] == [3, 3, 3]
+    assert [row["setting"]["stand_in"] for row in rows] == [1, 1, 1]
     assert rows[1]["setting"]["hold"] == 0.0
     first, second = (problem.initial for problem in begun)
     assert torch.equal(first, second)  # trained once
-    given = problem_of(Setting(20, "dense"), study.as_trained(images()), "cpu").initial
-    assert not torch.allclose(first, given)
+    net = ResNet(20)
+    net.load_state_dict(load_file(kept))
+    assert torch.equal(first, begun[0].network.weights_of(net))
     with pytest.raises(SystemExit, match="--held-out"):
         study.main(flags)
 
