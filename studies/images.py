@@ -18,10 +18,12 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines.sampling import Chain
+from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.training.fit import Fit
 from studies.harness import Row, Run, numbers, seeded, study_parser
 
 N_DRAWS = 20  # of a prediction that is averaged over the posterior
+_RENEW = 10_000  # training images that renew BatchNorm
 
 
 def moved(data: DataSet) -> Augment:
@@ -57,6 +59,11 @@ def mean_and_draws(
         sampled = evaluate(model, test, n_samples=N_DRAWS).to_dict()
         scores |= {f"{prefix}{name}": sampled[name] for name in drawn}
     return scores
+
+
+def renewed(sparse: SparseModel, train: Examples) -> SparseModel:
+    """The network after BatchNorm has seen training images with the weights that are left."""
+    return reestimate_batchnorm(sparse, train.x[:: -(-len(train) // _RENEW)])
 
 
 def chain_of(

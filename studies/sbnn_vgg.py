@@ -37,7 +37,6 @@ from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
 from bayesieve.engines import Engine
 from bayesieve.nets import vgg
-from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.fit import fit
 from bayesieve.training.stepper import CompileMode
@@ -51,7 +50,6 @@ STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512
 _QUICK = 8  # the quick network has an eighth of the maps
 _QUICK_IMAGES, _QUICK_EPOCHS = 3000, 8
 _PRUNE = (0.1, 0.6)  # of a sparse run
-_RENEW = 10_000  # training images that renew BatchNorm
 _LOCAL_COST = 2.5  # an epoch with noise on activations, in epochs of the dense network
 
 
@@ -127,8 +125,7 @@ def run_setting(
     )  # fmt: skip
     sparse = run.sparse()
     at_mean = evaluate(sparse, data.test).to_dict()
-    renewed = reestimate_batchnorm(sparse, data.train.x[:: -(-len(data.train) // _RENEW)])
-    again = evaluate(renewed, data.test).to_dict()
+    again = evaluate(images.renewed(sparse, data.train), data.test).to_dict()
     scores = {
         "error": round(100 * at_mean["error"], 3), "nll": at_mean["nll"], "ece": at_mean["ece"],
         "renewed_error": round(100 * again["error"], 3), "renewed_nll": again["nll"],

@@ -115,6 +115,24 @@ def test_evidence_removes_weights_and_signal_to_noise_what_it_leaves_too_many(st
     assert (reduction.end, reduction.kl) == (setting.end, 1.0)  # one weight of the KL throughout
 
 
+def test_a_sieved_network_is_scored_by_draws_and_with_statistics_of_its_mean_too(stranger):
+    data = study.as_trained(images())
+    setting = Setting(8, "tuned", 50.0, "snr", 1, lr=1e-3, kl=0.02, batch_size=20)
+    model = study.tuned(setting, problem_of(setting, data, "cpu"), 0)
+    scores = study.scored(model, data, n_draws=2)
+    module = model.to_module()
+    for norm in module.modules():
+        if isinstance(norm, torch.nn.BatchNorm2d):
+            norm.momentum = 1.0  # forget what training has seen
+    with torch.no_grad():
+        module.train()(data.train.x)  # in one batch
+        logits = module.eval()(data.test.x)
+    nll = torch.nn.functional.cross_entropy(logits, data.test.y)
+    assert scores["renewed_nll"] == pytest.approx(float(nll), rel=1e-4)
+    assert scores["renewed_nll"] != pytest.approx(scores["nll"], rel=1e-4)
+    assert scores["draws_nll"] != scores["nll"]
+
+
 def test_the_command_writes_a_record(stranger, tmp_path):
     out = tmp_path / "record.json"
     study.main(["--quick", "--parts", "tuned", "--out", str(out)])
