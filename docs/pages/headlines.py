@@ -113,7 +113,8 @@ def count_sentence(findings: Findings) -> str:
         f"Of {measured} numbers of the papers that we have measured, {good} are as good or better "
         f"with their error ({status['reached within error']} of them within it), "
         f"{status[UNKNOWN]} are better by one seed or without a spread, {status[SHORT[0]]} are "
-        f"worse; {status[OPEN]} are still to be measured: [every row](docs/results.md)."
+        f"worse; {status[OPEN]} are still to be measured. A number counts once for each setting it "
+        "was measured with, the paper's and ours: [every row](docs/results.md)."
     )
 
 
