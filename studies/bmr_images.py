@@ -121,7 +121,8 @@ def why_behind(data: str, net: str, preset: str, metric: str) -> str:
         return (
             "The evidence is taken at a tenth of the KL (LeNet on CIFAR-10: .03), which keeps up "
             "to 1.6 points more of the weights; these rows are .02 to .11 more accurate than the "
-            "paper's."
+            "paper's. At the paper's share LeNet on CIFAR-10 has .670 on held-out images (the "
+            "paper .634), and the MLP loses calibration there."
         )
     if preset == "default" and net in ("mixer", "vit"):
         if data == "cifar10":
@@ -238,7 +239,7 @@ _DEFAULTS = {
     **{("cifar10", net): replace(_SHARED, kl_after=1.0) for net in ("mixer", "vit")},
     ("fashion-mnist", "lenet"): trial("moved90-.1-.3"),
     ("fashion-mnist", "mlp"): trial("top.991-.1-1"),
-    ("cifar10", "lenet"): trial("moved.971-.03-.2"),
+    ("cifar10", "lenet"): trial("moved95-.03-.2"),
     ("cifar10", "mlp"): trial("top90-.1-1"),
 }
 # Presets with the paper's settings but for these of its engine; all but "paper" look for causes.
