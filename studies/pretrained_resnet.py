@@ -22,14 +22,15 @@ Zeros are counted over all parameters. BatchNorm is kept as points; its statisti
 while training, and stay as they are in "once". The networks were trained on all 50,000 images and
 know 99.8 % of those that `--held-out` sets aside by heart, which ranks settings badly. `--stand-in
 FILE` tunes a ResNet-20 that has not seen these images in place of the published one; where there is
-no such file, it trains the network in `--stand-in-epochs` and keeps it there. `--distill` gives the
-published network, as it is, a share of the labels; such rows end in "/kd", or in "/kd56" where
-ResNet-56 is the one that teaches. The teacher looks at each image as it is, or with `--views` as it
-is moved and mirrored in every pass, which its rows say by "/views". Test rows of "tuned" move
+no such file, it trains the network in `--stand-in-epochs` passes and keeps it there. `--distill`
+gives the published network, as it is, a share of the labels; such rows end in "/kd", or in "/kd56"
+where ResNet-56 is the one that teaches. The teacher looks at each image as it is, or with `--views`
+as it is moved and mirrored in every pass, which its rows say by "/views". Test rows of "tuned" move
 images by up to 2 pixels, chosen on held-out images among 0, 1, 2 and 4.
 """
 
 import argparse
+import json
 import math
 import time
 from dataclasses import asdict, dataclass, replace
@@ -38,7 +39,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -60,7 +60,7 @@ from bayesieve import (
 from bayesieve.assess.costs import live_macs
 from bayesieve.core.inputs import one_input
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
-from bayesieve.core.storage import read_tensors
+from bayesieve.core.storage import file_bytes, read_tensors
 from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
@@ -70,6 +70,7 @@ from bayesieve.engines import Engine
 from bayesieve.engines.bmr import Reduction
 from bayesieve.engines.laplace import laplace_units
 from bayesieve.engines.sampling import Chain
+from bayesieve.files import write_atomically
 from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
@@ -80,6 +81,7 @@ from studies.harness import (
     Row,
     Run,
     chosen,
+    count,
     make_row,
     numbers,
     seeded,
@@ -258,8 +260,15 @@ def stand_in(setting: Setting, data: DataSet, device: str, path: Path) -> ResNet
         run = fit(problem, chain_engine(0.2, n_data, chain), epochs=epochs, seed=0,
                   batch_size=batch_size, schedule=Schedule(warmup=0.01))  # fmt: skip
         state = run.posterior.to_module().state_dict()
-        save_file({name: value.cpu() for name, value in state.items()}, path)
-    net.load_state_dict(read_tensors(path)[0])
+        write_atomically(path, file_bytes(state, {"bayesieve": json.dumps({"epochs": epochs})}))
+    tensors, said = read_tensors(path)
+    had = json.loads(said.get("bayesieve", "{}")).get("epochs")
+    if had != epochs:
+        raise ValueError(
+            f"pretrained_resnet: {path} had {had or 'an unknown number of'} passes of "
+            f"training, not {epochs}. Give --stand-in-epochs, or another file."
+        )
+    net.load_state_dict(tensors)
     return net
 
 
@@ -474,8 +483,8 @@ def main(arguments: list[str] | None = None) -> int:
                         help="fraction before the learning rate falls; -1 is --end")  # fmt: skip
     parser.add_argument("--stand-in", type=Path, metavar="FILE",
                         help="ResNet-20 that has not seen the held-out images")  # fmt: skip
-    parser.add_argument("--stand-in-epochs", type=int, default=120,
-                        help="with which it is trained")  # fmt: skip
+    parser.add_argument("--stand-in-epochs", type=count, default=120,
+                        help="passes with which it is trained")  # fmt: skip
     parser.add_argument("--temperature", type=float, default=4.0, help="of the teacher")
     parser.add_argument("--soft", action="store_true",
                         help="weights may come back while others still go")  # fmt: skip

@@ -170,6 +170,11 @@ def test_settings_are_tried_on_a_network_that_has_not_seen_the_held_out_images(
     assert torch.equal(first, begun[0].network.weights_of(net))
     with pytest.raises(SystemExit, match="--held-out"):
         study.main(flags)
+    longer = Setting(20, "tuned", stand_in=2)
+    with pytest.raises(ValueError, match="had 1 passes of training, not 2"):
+        study.stand_in(longer, images(), "cpu", kept)
+    with pytest.raises(SystemExit):
+        study.main([*flags, "--held-out", "--stand-in-epochs", "0"])
 
 
 def test_missing_weights_are_named(tmp_path):
