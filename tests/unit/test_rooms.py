@@ -4,11 +4,15 @@ import ast
 import functools
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from tools import closure
+
 PACKAGE = Path(__file__).parents[2] / "src" / "bayesieve"
+BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text(encoding="utf-8"))
 
 # A room imports itself, `checks`, `errors`, `files`, `text` and the rooms named here.
 _INPUTS = {"data", "nets"}
@@ -62,6 +66,38 @@ def imported_modules(path: Path) -> list[tuple[str, ...]]:
             continue
         found += [name[1:] for name in names if name[0] == "bayesieve"]
     return found
+
+
+def sizes_of_rooms():
+    """Files and lines of each room; single files are the room `top`."""
+    found: dict[str, list[int]] = {"all": [0, 0]}
+    for path in closure.files().values():
+        parts = path.relative_to(PACKAGE).parts
+        for room in (parts[0] if len(parts) > 1 else "top", "all"):
+            size = found.setdefault(room, [0, 0])
+            size[0] += 1
+            size[1] += closure.lines(path)
+    return found
+
+
+def test_no_room_is_larger_than_its_budget():
+    found = sizes_of_rooms()
+    assert found.keys() == BUDGETS["rooms"].keys()
+    too_large = {
+        room: (size, BUDGETS["rooms"][room])
+        for room, size in found.items()
+        if size[0] > BUDGETS["rooms"][room][0] or size[1] > BUDGETS["rooms"][room][1]
+    }
+    assert not too_large, "files and lines, and what tests/unit/budgets.toml allows"
+
+
+@pytest.mark.parametrize("name", BUDGETS["closures"])
+def test_a_reader_opens_no_more_than_the_budget(name):
+    budget, known = BUDGETS["closures"][name], closure.files()
+    found = closure.closure([f"bayesieve.{module}" for module in budget["of"]], known)
+    n_lines = sum(closure.lines(known[module]) for module in found)
+    assert len(found) <= budget["modules"], sorted(found)
+    assert n_lines <= budget["lines"], n_lines
 
 
 @pytest.mark.slow
