@@ -32,8 +32,8 @@ from bayesieve.core.posterior import Factorised, Posterior, Samples
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.nets import mlp
-from bayesieve.training.federated import join_clients
 from bayesieve.training.schedule import Schedule
+from studies.clients import join_clients
 from studies.harness import Run, make_row, say, seeded, splits, study_parser
 from studies.images import of_unit_energy
 

@@ -21,8 +21,8 @@ from bayesieve.engines.tdamp.groups import (
     slab_update,
     sparsity_update,
 )
-from bayesieve.training.federated import average_clients, combine_clients
 from problems import normal
+from studies.clients import average_clients, combine_clients
 
 F64 = torch.float64
 GROUP_OF = torch.tensor([0, 0, 0, 1, 1, 2])

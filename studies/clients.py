@@ -13,7 +13,7 @@ converged, or whose data overlap, are averaged with caution, by the geometric me
 
 Either way a weight follows the clients that know it best. This serves every engine with a mean and
 a standard deviation per weight: FlatVI, SBNN, TDAMP, BMR. `flower_client` and `flower_strategy`
-carry it over Flower (`pip install 'bayesieve[federated]'`).
+carry it over Flower (`pip install flwr`).
 """
 
 from collections.abc import Sequence
@@ -139,7 +139,7 @@ def _flower() -> Any:
         import flwr.server.strategy
     except ImportError as error:
         raise ImportError(
-            "Flower is missing: `pip install 'bayesieve[federated]'` (join_clients works without)."
+            "Flower is missing: `pip install flwr` (join_clients works without)."
         ) from error
     return flwr
 

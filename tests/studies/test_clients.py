@@ -10,9 +10,9 @@ from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.engines.flat_vi import FlatVI
-from bayesieve.training import federated
-from bayesieve.training.federated import join_clients
 from problems import normal
+from studies import clients as joining
+from studies.clients import join_clients
 
 N = 4
 NETWORK = Network.of(nn.Linear(N, 1, bias=False, dtype=torch.float64), Gaussian(noise_std=0.5))
@@ -85,24 +85,24 @@ def test_wrong_calls_are_named():
     with pytest.raises(ValueError, match="rule must be"):
         join_clients(PRIOR, [PRIOR], [1], "sum")
     with pytest.raises(ValueError, match="4 numbers each"):
-        federated.from_arrays(PRIOR, [torch.zeros(3).numpy(), torch.zeros(4).numpy()])
+        joining.from_arrays(PRIOR, [torch.zeros(3).numpy(), torch.zeros(4).numpy()])
 
 
 def test_flower_carries_posteriors():
     """One round of two clients through the classes that Flower calls."""
-    pytest.importorskip("flwr", reason="needs Flower: pip install 'bayesieve[federated]'")
+    pytest.importorskip("flwr", reason="needs Flower: pip install flwr")
     from flwr.common import Code, FitRes, Status, parameters_to_ndarrays
     from flwr.common import ndarrays_to_parameters as packed
 
     engine, results, learned = FlatVI(prior=Normal(0.7)), [], []
-    strategy = federated.flower_strategy(PRIOR, "product")
+    strategy = joining.flower_strategy(PRIOR, "product")
     sent = parameters_to_ndarrays(strategy.initialize_parameters(None))
     for x, y in clients()[:2]:
         model = nn.Linear(N, 1, bias=False, dtype=torch.float64)
         problem = Problem(model, Gaussian(noise_std=0.5), (x, y))
-        client = federated.flower_client(problem, engine, PRIOR, epochs=1, batch_size=N)
+        client = joining.flower_client(problem, engine, PRIOR, epochs=1, batch_size=N)
         arrays, n, _ = client.fit(sent, {"round": 1})
-        learned.append(federated.from_arrays(PRIOR, arrays))
+        learned.append(joining.from_arrays(PRIOR, arrays))
         results.append((None, FitRes(Status(Code.OK, ""), packed(arrays), n, {})))
     parameters, _ = strategy.aggregate_fit(1, results, [])
     mean, std = parameters_to_ndarrays(parameters)
