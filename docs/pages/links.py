@@ -15,6 +15,7 @@ ELSEWHERE = {
     "changelog.md": "CHANGELOG.md",
     "contributing.md": "CONTRIBUTING.md",
     "examples.md": "examples/README.md",
+    "log.md": "results/LOG.md",
 }
 _PLACES = {path: page for page, path in ELSEWHERE.items()} | {
     "README.md": "index.md",
