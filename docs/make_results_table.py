@@ -19,8 +19,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the package `studies`
 
 from bayesieve.assess.figures.style import save
-from bayesieve.runs.comparison.page import comparison_figure, standings
-from bayesieve.runs.comparison.page import page as comparison_page
 from pages import calibration, reliability, scratch
 from pages.engines import wants_table
 from pages.headlines import headline_table
@@ -52,6 +50,8 @@ from pages.studies import (
     vgg_table,
     wide_table,
 )
+from studies.comparison.page import comparison_figure, standings
+from studies.comparison.page import page as comparison_page
 from studies.record import read
 from studies.reproduce.table import read_findings
 

@@ -12,8 +12,8 @@ import pytest
 
 from bayesieve.errors import UsageError
 from bayesieve.runs.config import read_config
-from bayesieve.runs.search import Dimension, SearchFolder
 from commands import as_json, forked_command, ok, refused
+from studies.search import Dimension, SearchFolder
 
 NET = ("--data", "digits", "--net", "mlp:8")
 SEARCH = (*NET, "--engine", "map", "--epochs", "1")

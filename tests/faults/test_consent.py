@@ -300,9 +300,14 @@ ALLOWED = {
 
 @functools.cache
 def calls_and_imports():
-    """Called functions as (owner, name, keywords), and imported modules, by file of the package."""
+    """Called functions as (owner, name, keywords), and imported modules, by file of the package.
+
+    The work of `compare` and `sweep` is in `studies`, and belongs to it.
+    """
     home, table = Path(runs.__file__).parents[1], {}
-    for path in home.rglob("*.py"):
+    studies = home.parents[1] / "studies"
+    files = [*home.rglob("*.py"), *(studies / "comparison").glob("*.py"), studies / "search.py"]
+    for path in files:
         calls, modules = [], set()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
@@ -314,7 +319,8 @@ def calls_and_imports():
                 modules |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
                 modules.add(node.module)
-        table[path.relative_to(home).as_posix()] = calls, modules
+        place = home if path.is_relative_to(home) else home.parents[1]
+        table[path.relative_to(place).as_posix()] = calls, modules
     return table
 
 
@@ -350,13 +356,13 @@ def test_factories_are_called_only_where_consent_was_asked_for():
         "runs/tables.py",  # a multilayer perceptron for columns
         "runs/run.py",  # widths of an mlp, on the meta device
         "runs/sparse.py",  # `prune --finetune`: trusted, or one of our networks
-        "runs/comparison/compare.py",  # --net of the command
+        "studies/comparison/compare.py",  # --net of the command
     }
     planning = {file for file, (calls, _) in calls_and_imports().items()
                 if "make_plan" in {name for _, name, _ in calls}}  # fmt: skip
     assert planning == {
         "runs/learn.py",  # `check_named` comes first
-        "runs/search.py",  # the same
+        "studies/search.py",  # the same
         "runs/sparse.py",  # `sieve`: --net of the command
         "runs/showcase.py",  # our networks
     }

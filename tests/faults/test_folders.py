@@ -10,14 +10,14 @@ from torch import nn
 from bayesieve import runs
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.errors import DamagedFileError, UsageError
-from bayesieve.runs.comparison.compare import ComparisonFolder
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.owned import MARKER, OwnedFolder
-from bayesieve.runs.search import SearchFolder
 from bayesieve.runs.tables import SelectionFolder
 from bayesieve.training.lock import LOCK
 from commands import ok, refused
 from faults.injectors import RUN, contents, flip
+from studies.comparison.compare import ComparisonFolder
+from studies.search import SearchFolder
 
 FLAGS = ["--data", "digits", "--net", "mlp:8", "--steps", "4", "--no-figures"]
 

@@ -14,11 +14,11 @@ from torch import nn
 import bayesieve as bs
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.errors import InUseError
-from bayesieve.runs import search
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.training import lock as locks
 from bayesieve.training.lock import LOCK, Lock
 from commands import Forked, as_json, call, forked_command, ok, refused
+from studies import search
 
 posix = pytest.mark.skipif(os.name != "posix", reason="fork and flock")
 TRAIN = ("train", "--data", "digits", "--net", "mlp:8", "--no-figures", "--device", "cpu")

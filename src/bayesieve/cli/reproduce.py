@@ -1,6 +1,5 @@
 """`bayesieve reproduce`: the tables of the papers, theirs and ours, and how to make ours again."""
 
-import sys
 import tempfile
 import textwrap
 from collections import Counter
@@ -15,6 +14,7 @@ import typer
 from bayesieve.checks import did_you_mean
 from bayesieve.cli.console import JsonFlag, note, print_json, print_table
 from bayesieve.errors import UsageError
+from bayesieve.runs.clone import require_studies
 from bayesieve.runs.owned import OwnedFolder
 
 EXAMPLE = "Example: bayesieve reproduce sbnn-mnist --quick --out runs/again"
@@ -89,25 +89,6 @@ def reproduce(
     ])  # fmt: skip
     files = ", ".join(name for name in FILES if (out / name).exists())
     print(f"written to {out}: {files}")
-
-
-def require_studies(command: str) -> None:
-    """Make the package `studies` importable: it is in a clone of the repository, not in the wheel.
-
-    The clone is the one this package runs from, else the one around the working directory.
-    """
-    here = Path.cwd()
-    for folder in (Path(__file__).parents[3], here, *here.parents):
-        if (folder / "studies" / "__init__.py").is_file() and (
-            folder / "src" / "bayesieve"
-        ).is_dir():
-            if str(folder) not in sys.path:
-                sys.path.append(str(folder))
-            return
-    raise UsageError(
-        f"{command}: the studies are not part of the installed package; clone the repository and "
-        "run the command inside the clone."
-    )
 
 
 def _list(results: Path, *, json: bool) -> None:

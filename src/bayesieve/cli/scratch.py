@@ -7,9 +7,9 @@ import typer
 
 from bayesieve.checks import check_choice
 from bayesieve.cli.console import JsonFlag, note, print_json
-from bayesieve.cli.reproduce import require_studies
 from bayesieve.errors import UsageError
 from bayesieve.files import check_output
+from bayesieve.runs.clone import require_studies
 from bayesieve.text import as_percent
 
 _CLASSES = {

@@ -92,7 +92,7 @@ class Train(_Trusting):
 class Sweep(_Trusting):
     """Search for settings: validation error against size, as a Pareto front."""
 
-    work: ClassVar[str] = "search.sweep"
+    work: ClassVar[str] = "clone.sweep"
     out: Place = option("Folder of the search; an old one is continued.", MISSING)
     trials: int = option(
         "Settings to try in this call; 0 only gathers what workers found.",
@@ -463,7 +463,7 @@ class Watch(Options):
 class Compare(Options):
     """Train and score every method with the same number of gradients; rank them honestly."""
 
-    work: ClassVar[str] = "comparison.compare.compare"
+    work: ClassVar[str] = "clone.compare"
     out: Place = setting("Folder to write.", MISSING)
     parts: Sequence[Place] | None = argument(
         "Comparisons to join, made in parts by --methods or --seed.", None

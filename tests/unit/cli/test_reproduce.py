@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesieve.cli.reproduce import require_studies
+from bayesieve.runs.clone import require_studies
 from commands import as_json, call, ok, refused
 from studies import tdamp_uci
 from studies.reproduce import running
@@ -100,9 +100,10 @@ def test_verify_tells_by_its_exit_code(narrow, monkeypatch, again, code):
 
 
 def test_without_a_clone_the_command_says_to_clone(tmp_path, monkeypatch):
-    monkeypatch.setattr("bayesieve.cli.reproduce.__file__", str(tmp_path / "a/b/c/reproduce.py"))
+    monkeypatch.setattr("bayesieve.runs.clone.__file__", str(tmp_path / "a/b/c/clone.py"))
     monkeypatch.chdir(tmp_path)
-    for command in ("reproduce list", "reproduce verify", "scratch study"):
+    works = ("compare --data digits --out a", "sweep --data digits --out a")
+    for command in ("reproduce list", "reproduce verify", "scratch study", *works):
         assert "clone the repository" in refused(2, *command.split())
 
 
@@ -110,7 +111,7 @@ def test_a_clone_around_the_working_directory_is_enough(tmp_path, monkeypatch):
     for folder in ("studies", "src/bayesieve", "runs"):
         (tmp_path / "clone" / folder).mkdir(parents=True)
     (tmp_path / "clone" / "studies" / "__init__.py").touch()
-    monkeypatch.setattr("bayesieve.cli.reproduce.__file__", str(tmp_path / "a/b/c/reproduce.py"))
+    monkeypatch.setattr("bayesieve.runs.clone.__file__", str(tmp_path / "a/b/c/clone.py"))
     monkeypatch.chdir(tmp_path / "clone" / "runs")
     monkeypatch.setattr("sys.path", [*sys.path])
     require_studies("reproduce")

@@ -24,11 +24,11 @@ from bayesieve.engines.tdamp import TDAMP
 from bayesieve.estimators.defaults import table_settings
 from bayesieve.nets import mlp
 from bayesieve.runs.build import make_plan
-from bayesieve.runs.comparison.methods import build_method
 from bayesieve.runs.config import DataConfig, NetConfig, RunConfig
 from bayesieve.runs.options import Compare
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
+from studies.comparison.methods import build_method
 
 OBJECTS = {
     "map": MAP(),

@@ -26,19 +26,19 @@ from bayesieve.runs.build import (
     choose_device,
     full_name,
 )
-from bayesieve.runs.comparison.measure import N_ATTACKED, fractions_of_zeros, measure, reachable
-from bayesieve.runs.comparison.methods import (
+from bayesieve.runs.config import NetConfig, TrainingConfig
+from bayesieve.runs.options import Compare
+from bayesieve.runs.owned import OwnedFolder
+from bayesieve.runs.text import note
+from studies.comparison.measure import N_ATTACKED, fractions_of_zeros, measure, reachable
+from studies.comparison.methods import (
     METHODS,
     Section,
     build_method,
     check_name,
     read_changes,
 )
-from bayesieve.runs.comparison.page import FILES, PARTIAL, RECORD, Record, finish
-from bayesieve.runs.config import NetConfig, TrainingConfig
-from bayesieve.runs.options import Compare
-from bayesieve.runs.owned import OwnedFolder
-from bayesieve.runs.text import note
+from studies.comparison.page import FILES, PARTIAL, RECORD, Record, finish
 
 # What parts are made by, and where.
 _MAY_DIFFER = ("methods", "changes", "seed", "seeds", "device", "compile")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bayesieve.runs.comparison.page import (
+from studies.comparison.page import (
     Standing,
     critical_difference,
     reading,

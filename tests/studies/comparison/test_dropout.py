@@ -8,7 +8,7 @@ from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
-from bayesieve.runs.comparison.methods import DroppedLinear, dropout_draws, with_dropout
+from studies.comparison.methods import DroppedLinear, dropout_draws, with_dropout
 
 
 def a_point(p: float = 0.5) -> tuple[nn.Module, Factorised]:

@@ -17,12 +17,12 @@ from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.runs.comparison import measure as measuring
-from bayesieve.runs.comparison.measure import measure
-from bayesieve.runs.comparison.methods import Method
 from bayesieve.runs.options import Compare
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
+from studies.comparison import measure as measuring
+from studies.comparison.measure import measure
+from studies.comparison.methods import Method
 
 BUDGET = Compare("unused", epochs=4, batch_size=16, seeds=2, zeros=(0.5,), finetune=2, samples=4)
 KINDS = {

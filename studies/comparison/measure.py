@@ -27,11 +27,11 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.runs.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
 from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
+from studies.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
 
 N_ATTACKED = 1000  # test inputs attacked, evenly spaced
 _ATTACKED_AT_ONCE = 4096  # inputs times draws whose activations are held for a gradient

@@ -9,13 +9,13 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from bayesieve.runs.comparison import measure
-from bayesieve.runs.comparison.measure import reachable
-from bayesieve.runs.comparison.methods import DroppedLinear, Method, with_dropout
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
+from studies.comparison import measure
+from studies.comparison.measure import reachable
+from studies.comparison.methods import DroppedLinear, Method, with_dropout
 
 MODELS = {
     "mlp": lambda: nn.Sequential(nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 5), nn.Tanh(),

@@ -1,7 +1,7 @@
 """The picture of a comparison."""
 
 from bayesieve.assess.figures.style import BLUE, MUTED, VERMILION
-from bayesieve.runs.comparison.page import Standing, comparison_figure
+from studies.comparison.page import Standing, comparison_figure
 
 NAMES = ("b", "a", "c")
 
