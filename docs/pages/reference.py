@@ -1,8 +1,8 @@
 """The reference of the site: every public name, on the page of its room.
 
-Public are the names of `bayesieve`, of its namespaces and of its rooms, the homes of older names,
-and whatever the documentation imports. mkdocstrings writes each entry from the docstring. Commands
-in Python are functions made at run time, which no reader of source files sees: their entries are
+Public are the names of `bayesieve`, of its namespaces and of its rooms, a few more, and
+whatever the documentation imports. mkdocstrings writes each entry from the docstring. Commands in
+Python are functions made at run time, which no reader of source files sees: their entries are
 written here.
 """
 
@@ -31,7 +31,18 @@ ROOMS = {
     "runs": "Run folders",
     "nets": "Networks",
 }
-_ALSO = ("bayesieve.training.fit.Fit", "bayesieve.training.options.Progress")  # given, not called
+# Objects that users are given, or that documentation names by another path.
+_ALSO = (
+    "bayesieve.training.fit.Fit", "bayesieve.training.options.Progress",
+    "bayesieve.core.batch.Batch", "bayesieve.core.layout.Layout", "bayesieve.core.layout.Role",
+    "bayesieve.core.posterior.Factorised", "bayesieve.core.posterior.Samples",
+    "bayesieve.core.posterior.SparseModel", "bayesieve.core.storage.load_posterior",
+    "bayesieve.core.storage.load_sparse", "bayesieve.data.augment.Augment",
+    "bayesieve.engines.bmr.Reduction", "bayesieve.engines.laplace.laplace_units",
+    "bayesieve.engines.sampling.Averaging", "bayesieve.sieve.evidence.prune_units_by_evidence",
+    "bayesieve.sieve.evidence.weight_evidence", "bayesieve.sieve.schedule.AnnealedPruning",
+    "bayesieve.sieve.schedule.GradualUnits",
+)  # fmt: skip
 # Names of a namespace that are meant for users: its other ones serve its files.
 _OF_NAMESPACE = {"likelihoods": r"[A-Z]", "priors": r"(?!Default)[A-Z]", "rules": r"keep_[^a]"}
 _IMPORT = re.compile(r"^ *from (bayesieve\.[\w.]+) import \(?([\w, \n]+)", re.M)
@@ -56,7 +67,6 @@ def public_names(pages: list[Path]) -> dict[str, list[str]]:
     for room in ROOMS:
         module = importlib.import_module(f"bayesieve.{room}")
         paths += [f"bayesieve.{room}.{key}" for key in vars(module) if not key.startswith("_")]
-    paths += [f"bayesieve.{_home_of(path)}" for path in bs._MOVED.values() if "." in path]
     paths += [path for page in pages for path in imported(page.read_text(encoding="utf-8"))]
     names: dict[str, list[str]] = {room: [] for room in ROOMS}
     seen = set()

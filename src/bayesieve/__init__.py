@@ -94,46 +94,6 @@ _NAMESPACES = {
     "rules": "sieve.rules",
     "runs": "runs",
 }
-# Names of version 0.1 that are no longer at the top, and their new form after `bayesieve.`.
-# They stay importable for one version, with a warning.
-_MOVED = {
-    "AnnealedPruning": "sieve.schedule.AnnealedPruning",
-    "Augment": "data.augment.Augment",
-    "Averaging": "engines.sampling.Averaging",
-    "Batch": "core.batch.Batch",
-    "Bernoulli": "likelihoods.Bernoulli",
-    "Categorical": "likelihoods.Categorical",
-    "Factorised": "core.posterior.Factorised",
-    "Gaussian": "likelihoods.Gaussian",
-    "GaussianLaplace": "priors.GaussianLaplace",
-    "GradualUnits": "sieve.schedule.GradualUnits",
-    "GroupSparse": "priors.GroupSparse",
-    "Heteroscedastic": "likelihoods.Heteroscedastic",
-    "Horseshoe": "priors.Horseshoe",
-    "LayerScaled": "priors.LayerScaled",
-    "Layout": "core.layout.Layout",
-    "Normal": "priors.Normal",
-    "Reduction": "engines.bmr.Reduction",
-    "Role": "core.layout.Role",
-    "Samples": "core.posterior.Samples",
-    "SparseModel": "core.posterior.SparseModel",
-    "SpikeSlab": "priors.SpikeSlab",
-    "StudentT": "likelihoods.StudentT",
-    "keep_fraction": "rules.keep_fraction",
-    "keep_n_of_m": "rules.keep_n_of_m",
-    "keep_probable": "rules.keep_probable",
-    "keep_units": "rules.keep_units",
-    "laplace_units": "engines.laplace.laplace_units",
-    "load_posterior": "core.storage.load_posterior",
-    "load_sparse": "core.storage.load_sparse",
-    "reduce": "prune_by_evidence",
-    "reduce_units": "sieve.evidence.prune_units_by_evidence",
-    "support": "sieve.evidence.weight_evidence",
-}
-_REMOVED = {
-    "DrawsTo": "Chains keep their draws in memory: Chain(n_kept=...).",
-    "Saving": "Use fit(..., folder=..., resume=...) and Schedule(checkpoint_every=...).",
-}
 __all__ = [*_HOME, *_NAMESPACES, "__version__"]
 
 
@@ -142,25 +102,19 @@ def __getattr__(name: str) -> Any:
         return import_module(f"bayesieve.{_NAMESPACES[name]}")
     if name in _HOME:
         return getattr(import_module(f"bayesieve.{_HOME[name]}"), name)
-    if name in _MOVED:
-        return _moved(name, _MOVED[name])
-    from bayesieve.checks import did_you_mean
-
-    hint = "" if name.startswith("_") else did_you_mean(name, __all__)
-    hint = f" {_REMOVED[name]}" if name in _REMOVED else hint
+    hint = "" if name.startswith("_") else _hint(name)
     raise AttributeError(f"module 'bayesieve' has no attribute {name!r}.{hint}")
 
 
-def _moved(name: str, path: str) -> Any:
-    """The object that an old name means, with a warning that says its new one."""
-    import warnings
+def _hint(name: str) -> str:
+    """Name the namespace that has an unknown name, or the public name closest to it."""
+    for space, home in _NAMESPACES.items():
+        thing = getattr(import_module(f"bayesieve.{home}"), name, None)
+        if getattr(thing, "__module__", "").startswith("bayesieve."):
+            return f" It is bayesieve.{space}.{name}."
+    from bayesieve.checks import did_you_mean
 
-    text = f"bayesieve.{name} is deprecated; use bayesieve.{path}."
-    warnings.warn(text, DeprecationWarning, stacklevel=3)
-    home, _, attribute = path.rpartition(".")
-    if not home:
-        return __getattr__(attribute)
-    return getattr(import_module(f"bayesieve.{_NAMESPACES.get(home, home)}"), attribute)
+    return did_you_mean(name, __all__)
 
 
 def __dir__() -> list[str]:

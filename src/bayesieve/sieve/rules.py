@@ -9,7 +9,6 @@ Rules for single weights are written here. Rules for whole units (`keep_units`, 
 """
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -85,22 +84,6 @@ class keep_zeros:
             return priorities
         path = protected_path(units_of(posterior.network), priorities)
         return torch.where(path, posterior.layout.n_sparse + 1, priorities)
-
-
-def keep_fraction(
-    fraction: float,
-    score: ScoreName | Score = "snr",
-    scope: Scope = "global",
-    allow_empty_layers: bool = False,
-) -> keep_zeros:
-    """Old name of `keep_zeros(1 - fraction)`; removed in the next version."""
-    warnings.warn(
-        "keep_fraction(f) is now keep_zeros(1 - f): the fraction of zeros, not of what is kept.",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    check_fraction("keep_fraction", fraction=fraction)
-    return keep_zeros(1 - fraction, score, scope, allow_empty_layers)
 
 
 def fewest_kept(network: Network) -> int:

@@ -2,12 +2,11 @@
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, ParamSpec
+from typing import Any, Literal
 
 import torch
 from torch import Generator
@@ -136,31 +135,6 @@ class Fit:
         )
 
 
-_Arguments = ParamSpec("_Arguments")
-_MOVED = {
-    "augment": "Problem(..., augment=...)",
-    "clip_norm": "schedule=Schedule(clip_norm=...)",
-    "compile": "schedule=Schedule(compile=...)",
-    "device": "fit(problem.to(device), ...)",
-    "draws": "Chain(n_kept=...), which keeps the draws in memory",
-    "n_models": "one engine per model, fit(problem, [engine] * n_models)",
-    "saving": "folder=..., resume=... and schedule=Schedule(checkpoint_every=...)",
-}
-
-
-def _names_moved_arguments(function: Callable[_Arguments, Fit]) -> Callable[_Arguments, Fit]:
-    """Answer an argument of earlier versions with its new form."""
-
-    @wraps(function)
-    def checked(*args: _Arguments.args, **options: _Arguments.kwargs) -> Fit:
-        for name in _MOVED.keys() & options.keys():
-            raise TypeError(f"fit: {name} is no argument any more. Use {_MOVED[name]}.")
-        return function(*args, **options)
-
-    return checked
-
-
-@_names_moved_arguments
 def fit(
     problem: Problem,
     engine: Engine[Any] | Sequence[Engine[Any]],

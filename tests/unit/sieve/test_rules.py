@@ -6,7 +6,6 @@ from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.rules import (
-    keep_fraction,
     keep_n_of_m,
     keep_probable,
     keep_scored,
@@ -206,12 +205,6 @@ def test_rules_print_as_they_are_written():
         "keep_scored(threshold=0.5, score='evidence'"
     )
     assert repr(keep_zeros(0.985)).startswith("keep_zeros(zeros=0.985, score='snr'")
-
-
-def test_the_old_name_warns_and_says_the_new_one():
-    with pytest.warns(DeprecationWarning, match=r"keep_fraction\(f\) is now keep_zeros\(1 - f\)"):
-        rule = keep_fraction(0.25, "magnitude", "layer")
-    assert rule == keep_zeros(0.75, score="magnitude", scope="layer")
 
 
 @pytest.mark.parametrize(

@@ -448,23 +448,6 @@ def test_wrong_arguments_raise(options, error, text):
         fit(toy(), SIMPLE, **options)
 
 
-MOVED = {
-    "augment": r"Problem\(..., augment",
-    "clip_norm": r"Schedule\(clip_norm",
-    "compile": r"Schedule\(compile",
-    "device": r"problem\.to\(device\)",
-    "draws": r"Chain\(n_kept",
-    "n_models": r"\[engine\] \* n_models",
-    "saving": "folder=",
-}
-
-
-@pytest.mark.parametrize(("name", "form"), MOVED.items())
-def test_an_argument_of_earlier_versions_is_answered_with_its_new_form(name, form):
-    with pytest.raises(TypeError, match=f"^fit: {name} is no argument any more. Use .*{form}"):
-        fit(toy(), SIMPLE, epochs=1, **{name: None})
-
-
 def test_fit_has_at_most_14_arguments():
     assert len(inspect.signature(fit).parameters) <= 14
 
