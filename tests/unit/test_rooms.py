@@ -16,7 +16,7 @@ BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text(encod
 
 # A room imports itself, `checks`, `errors`, `files`, `text` and the rooms named here.
 _INPUTS = {"data", "nets"}
-_FITTED = {*_INPUTS, "core", "engines", "training"}
+_FITTED = {*_INPUTS, "core", "graph", "engines", "training"}
 _ALL = {*_FITTED, "sieve", "assess", "deliver"}
 MAY_IMPORT: dict[str, set[str]] = {
     "checks": set(),
@@ -27,6 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nets": set(),
     "scratch": set(),
     "core": _INPUTS,
+    "graph": {*_INPUTS, "core"},
     "engines": {*_INPUTS, "core"},
     "training": {*_INPUTS, "core", "engines"},
     "assess": _FITTED,

@@ -30,13 +30,13 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from bayesieve.core import native
-from bayesieve.core.graph import trace
 from bayesieve.core.inputs import Input, one_input
 from bayesieve.core.likelihoods.prediction import Prediction
 from bayesieve.core.network import materialise
-from bayesieve.core.operations import Kind, Operation, reads_size
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.graph import trace
+from bayesieve.graph.operations import Kind, Operation, reads_size
 
 N_POINTS = 32
 _MOST_CORRELATED = 32  # outputs

@@ -366,13 +366,11 @@ class Evaluator:
 
     def _mirrored_layers(self, centre: Tensor) -> "list[_MirroredLayer]":
         """Linear and Conv layers whose output is linear in their entries of w."""
-        from bayesieve.core.operations import OPERATIONS, UNKNOWN  # loads torch.fx
-
         self._put(centre, {})
         return [
             _MirroredLayer(layer)
             for layer in self._module.modules()
-            if OPERATIONS.get(type(layer), UNKNOWN).name in ("linear", "conv")
+            if type(layer) in (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
             and "weight" in layer._parameters  # and not made of others by a hook
             and "forward" not in vars(layer)
             and not layer._forward_pre_hooks
@@ -540,3 +538,25 @@ def materialise(network: Network, w: Tensor, buffers: Buffers) -> nn.Module:
         for name, buffer in module.named_buffers():
             buffer.copy_(buffers[name])
     return module.eval()
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether calling a module runs hooks, which may do anything."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def sequential_layers(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:
+    """Names and layers of an `nn.Sequential` in order, nested ones opened; no tracing.
+
+    Any other module is one layer by itself. A layer that occurs twice is listed twice.
+
+    Example:
+        >>> model = nn.Sequential(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 1))
+        >>> [name for name, _ in sequential_layers(model)]
+        ['0.0', '0.1', '1']
+    """
+    if type(module) is not nn.Sequential or is_hooked(module):
+        return [(name, module)]
+    prefix = f"{name}." if name else ""
+    children = [(leaf, child) for leaf, child in module._modules.items() if child is not None]
+    return [row for leaf, child in children for row in sequential_layers(child, prefix + leaf)]

@@ -27,19 +27,29 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_map
 
 from bayesieve.core.batch import Batch, weighted_sum
-from bayesieve.core.graph import is_hooked, sequential_layers
 from bayesieve.core.inputs import Input, arguments, one_input, one_tensor
 from bayesieve.core.layout import Patterns, is_named
 from bayesieve.core.local import EAGER, IN_C, LocalLayer, Passes, localise, passes_of, perturbed
-from bayesieve.core.network import Network, call_with, parameters_and_numbers, tied_names
+from bayesieve.core.network import (
+    Network,
+    call_with,
+    is_hooked,
+    parameters_and_numbers,
+    sequential_layers,
+    tied_names,
+)
 from bayesieve.core.noise import generator_on
-from bayesieve.core.operations import OPERATIONS, UNKNOWN, Kind
 
 Precision = Literal["float32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
 KeptMoments = Literal["float32", "bf16", "shared"]
 KEPT_MOMENTS: tuple[KeptMoments, ...] = ("float32", "bf16", "shared")
 Layers = Sequence[tuple[str, nn.Module]]
+ENTRYWISE = (
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU,
+    nn.Mish, nn.Tanh, nn.Tanhshrink, nn.Sigmoid, nn.LogSigmoid, nn.Hardtanh, nn.Hardsigmoid,
+    nn.Hardswish, nn.Hardshrink, nn.Softplus, nn.Softshrink, nn.Softsign, nn.Threshold,
+)  # fmt: skip
 _STATISTICS = ("running_mean", "running_var")
 _PART = 1 << 16  # weights
 _LEAST_HALVED = 8  # examples
@@ -601,8 +611,7 @@ def _is_plain(layer: nn.Module) -> bool:
         return all(p is None or p.requires_grad for p in (layer.weight, layer.bias))
     if type(layer) is LocalLayer:
         return layer.is_linear
-    operation = OPERATIONS.get(type(layer), UNKNOWN)
-    return operation.kind is Kind.POINTWISE and operation.name not in ("dropout", "rrelu")
+    return type(layer) in ENTRYWISE
 
 
 def _run_layers(layers: Layers, parameters: Mapping[str, Tensor], x: Tensor) -> Tensor:

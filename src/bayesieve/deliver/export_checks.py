@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.core.exported import Called
 from bayesieve.core.inputs import (
     Input,
     arguments,
@@ -23,6 +22,7 @@ from bayesieve.core.inputs import (
     tensors_of,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
+from bayesieve.graph.capture import Called
 
 Outputs = Mapping[str, Tensor]  # by name
 

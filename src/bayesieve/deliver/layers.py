@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.core.graph import Graph, trace
-from bayesieve.core.operations import reads_size
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.graph import Graph, trace
+from bayesieve.graph.operations import reads_size
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]

@@ -26,8 +26,7 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.evidence import evidence_at_zero, evidence_change
-from bayesieve.core.graph import sequential_layers
-from bayesieve.core.network import Network
+from bayesieve.core.network import Network, sequential_layers
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.core.priors import Normal, SpikeSlab, per_model
 from bayesieve.errors import UnsupportedModelError

@@ -24,12 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.core.exported import export
-from bayesieve.core.graph import Link, links
 from bayesieve.core.inputs import Input, as_inputs, mapped, tensors_of
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.capture import export
+from bayesieve.graph.graph import Link, links
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.lifting import plain_layers
 from bayesieve.sieve.compaction.passes import couple

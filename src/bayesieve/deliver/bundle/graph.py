@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesieve.checks import did_you_mean
-from bayesieve.core.exported import export
-from bayesieve.core.graph import trace as read_graph
 from bayesieve.core.inputs import Input, Inputs, mapped, shown
 from bayesieve.core.storage import dtype_name
 from bayesieve.deliver.bundle import allowed
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.capture import export
+from bayesieve.graph.graph import trace as read_graph
 
 MAX_NODES = 100_000
 MAX_ELEMENTS = 1 << 31  # of one intermediate result, for two examples

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.core.graph import Graph, trace
-from bayesieve.core.operations import reads_size
 from bayesieve.deliver.layers import as_layer, folded_norm, margins_of, pair
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.graph import Graph, trace
+from bayesieve.graph.operations import reads_size
 
 Pair = tuple[int, int]
 Plane = tuple[int, int] | None  # the step that makes it and its number there; None is all zeros

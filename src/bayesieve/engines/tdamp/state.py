@@ -10,9 +10,8 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.core.graph import sequential_layers
 from bayesieve.core.layout import Layout
-from bayesieve.core.network import Network
+from bayesieve.core.network import Network, sequential_layers
 from bayesieve.core.priors import Group
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.damp import Layer, Window

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.core.graph import BufferTracer, Graph
+from bayesieve.graph.graph import BufferTracer, Graph
 
 if TYPE_CHECKING:
     from bayesieve.sieve.compaction.coupling import Coupling

@@ -13,7 +13,8 @@ from torch import fx, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from bayesieve.core.graph import Graph, is_hooked
+from bayesieve.core.network import is_hooked
+from bayesieve.graph.graph import Graph
 from bayesieve.nets.linear import acts_as_linear, matrix_of
 
 Arguments = dict[str, Any]  # of a call by name; tensors of the network as themselves

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.core.graph import Graph
-from bayesieve.core.operations import Kind, reads_size
+from bayesieve.graph.graph import Graph
+from bayesieve.graph.operations import Kind, reads_size
 from bayesieve.sieve.compaction.attention import Attending, HeadAttention
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import Channels, Flow, Rule

@@ -16,11 +16,11 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 
-from bayesieve.core.exported import attention_dropout, export
-from bayesieve.core.graph import Graph, switch_dropout_, trace
 from bayesieve.core.inputs import Input, shown
-from bayesieve.core.operations import Kind, operation_of
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.capture import attention_dropout, export
+from bayesieve.graph.graph import Graph, switch_dropout_, trace
+from bayesieve.graph.operations import Kind, operation_of
 from bayesieve.sieve.compaction.attention import (
     DropoutRate,
     HeadAttention,

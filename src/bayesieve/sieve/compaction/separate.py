@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.core.operations import reads_size
+from bayesieve.graph.operations import reads_size
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,

@@ -1,11 +1,10 @@
 """Structure of a network: its traced graph and the links between layers.
 
-`trace` turns any `nn.Module` into a `Graph` of operations; `core.operations` says what each
+`trace` turns any `nn.Module` into a `Graph` of operations; `graph.operations` says what each
 operation does. Everything that needs to know how a network is wired reads it from here:
 
     Graph               every operation and what it reads: compaction, delivery
     links               pairs of layers where one reads only the other: pruning of units
-    sequential_layers   the layers of an `nn.Sequential` in order, without tracing
 """
 
 import copy
@@ -22,10 +21,10 @@ from torch.nn import functional as F
 
 from bayesieve.core.inputs import Input, logits_of, tensors_of
 from bayesieve.core.layout import Role
-from bayesieve.core.network import Network
-from bayesieve.core.operations import Kind, Operation, flattens, operation_of, reads_size
+from bayesieve.core.network import Network, is_hooked
 from bayesieve.core.turns import own_turn
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.operations import Kind, Operation, flattens, operation_of, reads_size
 
 
 class Graph:
@@ -180,11 +179,6 @@ def _tied(module: fx.GraphModule) -> list[tuple[fx.Node, ...]]:
 def _read(module: nn.Module, name: str) -> object:
     path, _, leaf = name.rpartition(".")
     return getattr(module.get_submodule(path), leaf, None)
-
-
-def is_hooked(module: nn.Module) -> bool:
-    """Whether calling a module runs hooks, which may do anything."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 # --------------------------------------------------------------------------------------- tracing
@@ -408,23 +402,6 @@ def _traceable(module: nn.Module) -> nn.Module:
         module = _Encoder(module)
     module.training = training
     return module
-
-
-def sequential_layers(module: nn.Module, name: str = "") -> list[tuple[str, nn.Module]]:
-    """Names and layers of an `nn.Sequential` in order, nested ones opened; no tracing.
-
-    Any other module is one layer by itself. A layer that occurs twice is listed twice.
-
-    Example:
-        >>> model = nn.Sequential(nn.Sequential(nn.Linear(3, 2), nn.ReLU()), nn.Linear(2, 1))
-        >>> [name for name, _ in sequential_layers(model)]
-        ['0.0', '0.1', '1']
-    """
-    if type(module) is not nn.Sequential or is_hooked(module):
-        return [(name, module)]
-    prefix = f"{name}." if name else ""
-    children = [(leaf, child) for leaf, child in module._modules.items() if child is not None]
-    return [row for leaf, child in children for row in sequential_layers(child, prefix + leaf)]
 
 
 # ----------------------------------------------------------------------------------------- links

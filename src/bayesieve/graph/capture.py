@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.core.graph import Graph
 from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, tensors_of
 from bayesieve.core.turns import own_turn
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.graph import Graph
 
 aten = torch.ops.aten
 _SAME: dict[Any, Any] = {  # takes the same arguments

@@ -6,13 +6,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from bayesieve.core import operations
-from bayesieve.core.graph import links, sequential_layers, trace
 from bayesieve.core.layout import Roles, default_role
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.network import Network
-from bayesieve.core.operations import OPERATIONS, Kind, Operation
+from bayesieve.core.network import Network, sequential_layers
+from bayesieve.core.workspace import ENTRYWISE
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph import operations
+from bayesieve.graph.graph import links, trace
+from bayesieve.graph.operations import OPERATIONS, Kind, Operation
 from bayesieve.nets.convnets import lenet5, lenet5_caffe, lenet_300_100
 
 
@@ -203,6 +204,10 @@ def test_no_spelling_has_two_rows():
         for positions, spellings in by_positions.items():
             row = Operation(name, Kind.CHANNELWISE, positions)
             assert all(OPERATIONS[s] == row for s in spellings)
+
+
+def test_layers_that_run_on_many_models_at_once_are_entrywise():
+    assert {OPERATIONS[kind].kind for kind in ENTRYWISE} == {Kind.POINTWISE}
 
 
 def test_pooling_is_separate_only_over_its_number_of_axes():
