@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from bayesieve import __version__
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core.inputs import one_input
-from bayesieve.deliver.c_familiarity import familiarity_function
-from bayesieve.deliver.c_raw import class_function, raw_function
+from bayesieve.deliver.c_functions import class_function, familiarity_function, raw_function
 from bayesieve.deliver.c_text import Lines, array, indent, index_bytes, loop, number
 from bayesieve.deliver.export_checks import (
     check_arguments,
