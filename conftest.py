@@ -9,7 +9,7 @@ from _pytest.doctest import DoctestItem
 # Files that are an adapter of a library and nothing else.
 _ADAPTERS = ("lightning", "transformers")
 collect_ignore = [
-    f"src/bayesieve/training/{name}.py"
+    f"src/bayesieve/contrib/{name}.py"
     for name in _ADAPTERS
     if importlib.util.find_spec(name) is None
 ]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayesieve as bs
-from bayesieve.training.lightning import SieveCallback
+from bayesieve.contrib.lightning import SieveCallback
 
 
 class Digits(lightning.LightningModule):

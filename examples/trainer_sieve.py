@@ -9,8 +9,8 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 import bayesieve as bs
+from bayesieve.contrib.transformers import SieveCallback
 from bayesieve.sieve.prune import kept_per_layer
-from bayesieve.training.transformers import SieveCallback
 
 
 def main() -> None:

@@ -37,6 +37,7 @@ from typing import Any, Literal, get_args
 import torch
 
 from bayesieve import SGHMC, Problem, Roles, Schedule, load_data, priors
+from bayesieve.contrib.distill import soften
 from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, read_header, save
 from bayesieve.core.workspace import Precision
@@ -45,7 +46,6 @@ from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.nets import resnet20
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
-from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
 from bayesieve.training.stepper import CompileMode
 from studies import images

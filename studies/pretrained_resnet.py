@@ -58,6 +58,7 @@ from bayesieve import (
     prune,
 )
 from bayesieve.assess.costs import live_macs
+from bayesieve.contrib.distill import soften
 from bayesieve.core.inputs import one_input
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.storage import file_bytes, read_tensors
@@ -75,7 +76,6 @@ from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.sieve.unit_rules import layer_positions
-from bayesieve.training.distill import soften
 from studies import images
 from studies.harness import (
     Row,

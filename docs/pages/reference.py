@@ -22,6 +22,7 @@ ROOMS = {
     "data": "Data",
     "engines": "Engines",
     "training": "Training",
+    "contrib": "Other tools",
     "sieve": "Sieving and compaction",
     "assess": "Predictions and their quality",
     "select": "Which inputs matter",

@@ -32,11 +32,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {*_INPUTS, "core", "engines"},
     "assess": _FITTED,
     "sieve": {*_FITTED, "assess"},
+    "contrib": _FITTED,
     "deliver": {*_FITTED, "sieve", "assess"},
     "select": _ALL,
     "estimators": {*_ALL, "select"},
     "report": {*_ALL, "select"},
-    "runs": {*_ALL, "select", "estimators", "report"},
+    "runs": {*_ALL, "contrib", "select", "estimators", "report"},
 }
 MAY_IMPORT["cli"] = set(MAY_IMPORT)
 MAY_IMPORT["__main__"] = {"cli"}

@@ -15,6 +15,8 @@ import torch
 from bayesieve.assess.diagnostics import ChainReport, differing_buffers
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import MemoryNeed
+from bayesieve.contrib.distill import soften
+from bayesieve.contrib.logs import Log, log_classes, scalars
 from bayesieve.core.inputs import one_input
 from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
 from bayesieve.core.problem import Problem
@@ -45,9 +47,7 @@ from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.text import as_bytes, tempering_words
 from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint, write_metrics
-from bayesieve.training.distill import soften
 from bayesieve.training.fit import Fit, fit
-from bayesieve.training.logs import Log, log_classes, scalars
 from bayesieve.training.options import Row
 
 # Of the section training.

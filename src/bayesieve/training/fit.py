@@ -184,7 +184,7 @@ def fit(
         resume: continue from the newest checkpoint in the folder. The data must be those of the
             first run, unless it is "with other data".
         callbacks: called after each epoch, or by `training.options.EverySteps` after steps; one
-            that returns True ends the run. `training.logs` has those that write logs.
+            that returns True ends the run. `contrib.logs` has those that write logs.
 
     Example:
         >>> from torch import nn

@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.contrib.outside import Sieving
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.options import renewal_steps
-from bayesieve.training.outside import Sieving
 from bayesieve.training.schedule import Schedule
 
 PRUNING = GradualPruning(zeros=0.5)
@@ -121,7 +121,7 @@ def test_lightning(tmp_path):
     lightning = pytest.importorskip("lightning")
     from torch.utils.data import DataLoader, TensorDataset
 
-    from bayesieve.training.lightning import SieveCallback
+    from bayesieve.contrib.lightning import SieveCallback
 
     class Own(lightning.LightningModule):
         def __init__(self):
@@ -173,7 +173,7 @@ def test_lightning(tmp_path):
 def test_the_trainer_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    from bayesieve.training.transformers import SieveCallback
+    from bayesieve.contrib.transformers import SieveCallback
 
     torch.manual_seed(0)
     config = transformers.BertConfig(

@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from bayesieve.contrib.distill import soften
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Samples
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from bayesieve.training.distill import soften
 from problems import normal
 from runs import fit_toy, mlp, toy, with_batch_norm
 

@@ -1,7 +1,7 @@
 """Sieve a network that another loop trains: our masks and learning rates, its steps.
 
 The loop calls `begin`, then for each step `before_step`, `after_backward` and `after_step`;
-`training.lightning` and `training.transformers` do so by the hooks of those libraries. The weights
+`contrib.lightning` and `contrib.transformers` do so by the hooks of those libraries. The weights
 are the loop's. Around them stands a diagonal Laplace posterior,
 
     precision = 1 / prior_std² + N s,    s = running mean of n g² (N - 1) / (N - n),

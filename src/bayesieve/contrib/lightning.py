@@ -14,10 +14,10 @@ try:
     from lightning.pytorch import Callback
 except ImportError as error:
     raise ImportError(
-        "bayesieve.training.lightning needs Lightning: `pip install lightning`."
+        "bayesieve.contrib.lightning needs Lightning: `pip install lightning`."
     ) from error
 
-from bayesieve.training.outside import Sieving
+from bayesieve.contrib.outside import Sieving
 
 
 class SieveCallback(Sieving, Callback):  # type: ignore[misc]

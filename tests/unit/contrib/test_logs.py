@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from bayesieve.contrib import logs
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UsageError
 from bayesieve.runs import train
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training import logs
 from bayesieve.training.fit import fit
 from bayesieve.training.options import EverySteps
 

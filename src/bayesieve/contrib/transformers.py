@@ -15,10 +15,10 @@ try:
     from transformers import TrainerCallback
 except ImportError as error:
     raise ImportError(
-        "bayesieve.training.transformers needs transformers: `pip install transformers accelerate`."
+        "bayesieve.contrib.transformers needs transformers: `pip install transformers accelerate`."
     ) from error
 
-from bayesieve.training.outside import Sieving
+from bayesieve.contrib.outside import Sieving
 
 
 class SieveCallback(Sieving, TrainerCallback):  # type: ignore[misc]
