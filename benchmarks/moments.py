@@ -4,8 +4,7 @@
 
 Digits, a fifth of the training images held out, perceptron of 100 units, each engine with its
 recommended settings. Each seed trains once with each format; differences are of the same seed. For
-comparison, `nearest` rounds to the nearest number of bfloat16 instead. `shared` leaves out the
-second moments of log stds, which MAP does not have.
+comparison, `nearest` rounds to the nearest number of bfloat16 instead.
 """
 
 import argparse
@@ -34,7 +33,7 @@ from bayesieve.training.fit import fit
 from bayesieve.training.schedule import Schedule
 
 ENGINES = {"MAP": MAP(), "FlatVI": FlatVI(), "SBNN": SBNN()}
-FORMATS = ("float32", "bf16", "nearest", "shared")
+FORMATS = ("float32", "bf16", "nearest")
 
 
 def nearest(value: Tensor, _: Tensor) -> Tensor:
@@ -63,9 +62,8 @@ def measure(seeds: int, epochs: int) -> list[dict[str, Any]]:
     """A row for each engine and format: means, and differences from float32."""
     rows = []
     for name, engine in ENGINES.items():
-        formats = [kind for kind in FORMATS if kind != "shared" or name != "MAP"]
         runs = {
-            kind: [trained(engine, kind, seed, epochs) for seed in range(seeds)] for kind in formats
+            kind: [trained(engine, kind, seed, epochs) for seed in range(seeds)] for kind in FORMATS
         }
         for kind, results in runs.items():
             gaps = [r["nll"] - f["nll"] for r, f in zip(results, runs["float32"], strict=True)]

@@ -1,8 +1,8 @@
-"""Three kinds of noise, trained with the same recipe: how well, and in what time.
+"""Two kinds of noise, trained with the same recipe: how well, and in what time.
 
-Noise on weights (one draw for a batch), in pairs (+ for one half of a batch, - for the other) and
-on activations. Trained on a part of the training examples and scored on another part of them; no
-test example is read. Time is processor time of `fit`.
+Noise on weights (one draw for a batch) and on activations. Trained on a part of the training
+examples and scored on another part of them; no test example is read. Time is processor time of
+`fit`.
 
     python -m benchmarks.noise --out results/held_out/noise.json          # about 5 minutes
 """
@@ -36,9 +36,8 @@ from bayesieve.training.fit import fit
 from benchmarks.steps import lenet5_relu
 
 KINDS: dict[str, dict[str, bool]] = {
-    "weights": {"local": False, "paired": False},
-    "pairs": {"local": False, "paired": True},
-    "activations": {"local": True, "paired": False},
+    "weights": {"local": False},
+    "activations": {"local": True},
 }
 
 

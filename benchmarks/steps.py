@@ -62,7 +62,7 @@ from bayesieve.training.stepper import fast_kernels, make_stepper
 
 BATCH, N_TRAIN, N_DRAWS = 128, 4096, 100
 STEPS_PER_ROUND, WARM_UP = 10, 5
-FORWARD, SHARED = "one plain forward", "SBNN, shared moments"
+FORWARD = "one plain forward"
 ADAMW, SGD = "plain PyTorch, AdamW", "plain PyTorch, SGD with momentum"
 PRIOR_STD = 0.1  # of the peers
 PEERS = ("ivon-opt", "torchbnn", "bayesian-torch", "posteriors")
@@ -137,10 +137,8 @@ def entries(net: str) -> dict[str, Entry]:
         "MAP": Entry(MAP()),
         "FlatVI": Entry(FlatVI(), cpu=target),
         "SBNN": Entry(SBNN(), cpu=target),
-        "SBNN paired": Entry(SBNN(paired=True), cpu=1.6, cuda=1.0),
         "SBNN local": Entry(SBNN(local=True), cpu=1.6, cuda=1.0),
         "BMR": Entry(BMR(), cpu=1.3, cuda=1.5),
-        "BMR paired": Entry(BMR(paired=True)),
         "BMR local": Entry(BMR(local=True)),
         "HorseshoeVI": Entry(HorseshoeVI(), cpu=1.5, cuda=2.1),
     }
@@ -348,15 +346,13 @@ def kept_rows(net: str) -> list[Row]:
     cases: dict[str, Engine[Any]] = {
         "FlatVI": FlatVI(),
         "SBNN": SBNN(),
-        SHARED: SBNN(),
-        "SBNN paired": SBNN(paired=True),
         "SBNN local": SBNN(local=True),
         "BMR": BMR(),
     }
     rows = []
     for name, engine in cases.items():
-        kept, peak = n_kept(engine, net, "shared" if name == SHARED else "float32")
-        plain = name in ("FlatVI", "SBNN", SHARED, "BMR")
+        kept, peak = n_kept(engine, net)
+        plain = name in ("FlatVI", "SBNN", "BMR")
         kept_target = KEPT_TARGET if plain else None
         peak_target = PEAK_TARGET if plain and net == MLP else None  # else activations decide
         rows.append(Row(f"kept between steps: {name}", net, None, None, kept_target, kept))

@@ -36,7 +36,7 @@ from zoo import BY_NAME, Case
 PLAIN = Case("plain", lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), (3,))
 # Noise on activations has the shape of the batch: two processes cannot draw that of one. In pairs
 # each process halves its share, so that other examples meet than in one process.
-SHAREABLE = {n: engine for n, engine in ENGINES.items() if not n.endswith(("-local", "-paired"))}
+SHAREABLE = {n: engine for n, engine in ENGINES.items() if not n.endswith("-local")}
 N_DATA = 12
 
 

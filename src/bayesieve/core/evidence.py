@@ -46,16 +46,13 @@ def evidence_at_zero(mean: Tensor, std: Tensor, prior_std: Tensor) -> Tensor:
     return prior_std.log() - std.log() - 0.5 * (mean / std).square()
 
 
-def mask_log_odds(
-    delta: Tensor, pruned: Tensor | None = None, n_updates: int = N_UPDATES
-) -> Tensor:
+def mask_log_odds(delta: Tensor, n_updates: int = N_UPDATES) -> Tensor:
     """ζ of one layer: prior log-odds that a weight is kept, learned from the layer, (B7).
 
     A weight is pruned when its ΔF exceeds ζ.
 
     Args:
         delta: ΔF at 0 of the layer's weights, (..., n).
-        pruned: (..., n) bool, weights to count as pruned for certain; None counts all by ΔF.
         n_updates: coordinate updates, from ζ = 0.
 
     Returns:
@@ -68,9 +65,6 @@ def mask_log_odds(
     zeta = torch.zeros_like(delta[..., :1])
     n = delta.shape[-1]
     for _ in range(n_updates):
-        keep = torch.sigmoid(zeta - delta)
-        if pruned is not None:
-            keep = keep.masked_fill(pruned, 0)
-        kept = keep.sum(-1, keepdim=True, dtype=torch.float64)
+        kept = torch.sigmoid(zeta - delta).sum(-1, keepdim=True, dtype=torch.float64)
         zeta = (torch.digamma(1 + kept) - torch.digamma(1 + n - kept)).to(delta.dtype)
     return zeta

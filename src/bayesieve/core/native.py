@@ -126,7 +126,6 @@ def steps() -> ctypes.CDLL | None:
         return None
     pointer, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
     library.bayesieve_draw.argtypes = (count, count, count, *[pointer] * 5)
-    library.bayesieve_turn.argtypes = (count, count, count, *[pointer] * 5)
     library.bayesieve_draws.argtypes = (count, count, count, *[pointer] * 4)
     library.bayesieve_adam.argtypes = (pointer, *[count] * 4, real, pointer)
     library.bayesieve_scale.argtypes = (*[count] * 5, *[pointer] * 4)
@@ -144,7 +143,6 @@ def steps() -> ctypes.CDLL | None:
     library.bayesieve_unit_scales.argtypes = (pointer, *[count] * 3, ctypes.c_int, real)
     for name in (
         "draw",
-        "turn",
         "draws",
         "adam",
         "scale",

@@ -14,14 +14,9 @@ probability near 1/2 (xor-shift-multiply with the constants of Wellons's "lowbia
 are fresh from the caller's generator at each use, so all randomness still comes from there. They
 enter before and between two rounds: streams of two steps may visit common values of a, but the
 numbers made from them differ. |normal| is at most √(62 log 2) = 6.6.
-
-**On weights, in pairs.** One half of a batch sees m + s ε, the other m - s ε. In first order the
-noise adds opposite terms to their gradients of m, and these cancel up to the noise of the examples.
-Two half batches cost about as much as one whole.
 """
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,15 +35,6 @@ _MANY = 1 << 15  # weights
 def generator_on(device: torch.device) -> Generator:
     """A generator for tensors on a device; meta tensors, which have no numbers, take the CPU's."""
     return Generator("cpu" if device.type == "meta" else device)
-
-
-def check_noise(who: str, local: bool | None, paired: bool | None) -> None:
-    """Raise where noise is asked for on activations and in pairs of weights."""
-    if local and paired:
-        raise ValueError(
-            f"{who}: noise is added to activations (local=True) or to weights in pairs "
-            "(paired=True), not both; set one of them to False."
-        )
 
 
 def fresh_noise(problem: "Problem", like: Tensor, generator: Generator) -> Tensor:
@@ -154,16 +140,14 @@ def _shift(x: Tensor, places: int) -> Tensor:
 
 
 def draw_weights(
-    problem: "Problem", state: Any, *, local: bool, paired: bool = False,
-    ratio: Tensor | None = None, own: bool = True,
-) -> "Draw":  # fmt: skip
+    problem: "Problem", state: Any, *, local: bool, ratio: Tensor | None = None, own: bool = True
+) -> "Draw":
     """Draw w = r (m + s ε), 0 where pruned; r m and (r s)² themselves for noise on activations.
 
     Args:
         problem: whose workspace receives the draw.
         state: m, (k, d), is its `mean`, and log s, (k, n), its `log_std`.
         local: whether layers add the noise to their activations.
-        paired: whether the noise changes its sign in the middle of the batch.
         ratio: r of each group of the state's `groups`, (k, G); None for 1.
         own: whether each of the processes that share a step may draw its own weights; the means of
             their gradients must then be all that the engine needs.
@@ -171,7 +155,7 @@ def draw_weights(
     space, masks = problem.workspace(len(state.mean), local=local), state.controls.factors
     drawn = space.draw
     in_float32 = problem.execution.moments_dtype is None  # others move in Python
-    drawn.in_pieces = problem.execution.native and in_float32 and own and not paired
+    drawn.in_pieces = problem.execution.native and in_float32 and own
     if local and problem.execution.native:
         if ratio is not None or not space.are_unchanged(*spread_tensors(state, drawn)):
             space.remember()
@@ -179,8 +163,6 @@ def draw_weights(
     elif local:
         problem.kernel(spread_)(state, drawn, ratio, masks[0])
     else:
-        if paired:
-            drawn.turn = partial(_turn, problem, state, drawn, ratio, masks[0])
         source, sharing = state.generator, problem.execution.sharing
         if sharing is not None and sharing.own_noise and own:
             source, drawn.centre = sharing.noise, _centre(state, ratio, masks[0])
@@ -228,35 +210,6 @@ def _draw_natively_(
         runs, sizes = state.groups.runs, (len(state.groups.runs), ratio.shape[1])
         scaled = (runs, ratio.contiguous(), keep, drawn.weights)
         library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
-
-
-def _turn(
-    problem: "Problem", state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None
-) -> None:
-    """Mirror a draw at its centre, after the first half of a batch, and fill `turned`."""
-    (k, d), n = state.mean.shape, state.log_std.shape[1]
-    drawn.turned = torch.empty_like(state.log_std)
-    if problem.execution.native:
-        library, centre = native.steps(), state.mean
-        assert library is not None
-        if ratio is not None:
-            centre, runs, by = centre.clone(), state.groups.runs, ratio.contiguous()
-            sizes, scaled = (len(runs), ratio.shape[1]), (runs, by, None, centre)
-            library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
-        tensors = (centre, keep, drawn.grads, drawn.weights, drawn.turned)
-        library.bayesieve_turn(k, n, d, *map(native.address, tensors))
-    else:
-        problem.kernel(turn_)(state, drawn, ratio, keep)
-
-
-def turn_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
-    """Write g (w - centre), (k, n), into `turned`, and mirror w at its centre."""
-    assert drawn.turned is not None
-    assert drawn.grads is not None
-    n = state.log_std.shape[1]
-    shift = drawn.weights[:, :n] - _centre(state, ratio, keep)
-    drawn.turned.copy_(drawn.grads[:, :n] * shift)
-    drawn.weights[:, :n].sub_(shift, alpha=2)
 
 
 def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:

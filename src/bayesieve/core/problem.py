@@ -275,7 +275,7 @@ class Problem:
             value, draw.pieces = space.value_and_pieces(batch, scale)
             return value
         draw.grads, draw.variance_grads = space.grads, space.variance_grads
-        value = space.value_and_grad(batch, scale, draw.turn)
+        value = space.value_and_grad(batch, scale)
         if draw.variances is not None and draw.variance_grads is not None:
             space.differentiate_others_(noise)
             sums = self._summed(space, batch, value, draw.grads, draw.variance_grads)
@@ -285,15 +285,11 @@ class Problem:
                 execution.clip_(self.n_data, draw.grads, std_grads, along=draw.variance_grads)
             return value
         if draw.centre is None:
-            along = [] if draw.turned is None else [draw.turned]
-            value, draw.grads, *along = self._summed(space, batch, value, draw.grads, *along)
-            draw.turned = along[0] if along else None
-            execution.clip_(self.n_data, draw.grads, along=draw.turned)
+            value, draw.grads = self._summed(space, batch, value, draw.grads)
+            execution.clip_(self.n_data, draw.grads)
             return value
         n = draw.centre.shape[1]
         spread = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)
-        if draw.turned is not None:
-            spread.add_(draw.turned, alpha=2)
         sums = self._summed(space, batch, value, draw.grads, spread)
         value, draw.grads, draw.spread_grads = sums
         self.execution.clip_(self.n_data, draw.grads, along=draw.spread_grads)

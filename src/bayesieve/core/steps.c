@@ -1,7 +1,7 @@
 /* Mean-field posteriors: draws of all weights, and one Adam step.
  *
  * Plain loops over arrays, written so that compilers turn them into vector instructions. Each has a
- * twin in Python that it is tested against: `draw_weights_`, `spread_`, `turn_` and `counter_normals`
+ * twin in Python that it is tested against: `draw_weights_`, `spread_` and `counter_normals`
  * in core/noise.py, `move_` in engines/variational.py and in engines/scaled.py, `_move_scales_` in
  * engines/bmr.py.
  */
@@ -112,23 +112,6 @@ void bayesieve_draw(int64_t k, int64_t n, int64_t d, const float *restrict mean,
   }
 }
 
-/* turned = gradient (w - centre) of the first n of d weights, and w mirrored at its centre, mean keep */
-void bayesieve_turn(int64_t k, int64_t n, int64_t d, const float *restrict mean,
-                    const uint8_t *restrict keep, const float *restrict grad, float *restrict w,
-                    float *restrict turned) {
-  for (int64_t row = 0; row < k; row++, mean += d, grad += d, w += d, turned += n) {
-    for (int64_t i = 0; i < n; i++) {
-      const float shift = w[i] - mean[i];
-      turned[i] = grad[i] * shift;
-      w[i] = mean[i] - shift;
-    }
-    if (keep) {
-      for (int64_t i = 0; i < n; i++) w[i] *= keep[i], turned[i] *= keep[i];
-      keep += d;
-    }
-  }
-}
-
 typedef struct { int64_t start, stop, first, last; } run; /* entries of a tensor, and their groups */
 
 /* the first n of d weights times the number of their group, (k, groups), and all times keep */
@@ -235,16 +218,15 @@ typedef struct {
   const piece *pieces;            /* in order, of all d entries */
   const float *w;                 /* (k, d): a draw; NULL with noise on activations */
   float *mean, *mean1, *mean2;    /* (k, d): with the moments of its gradient */
-  float *log_std, *std1, *std2;   /* (k, n); std2 is NULL where mean2 stands in for it */
+  float *log_std, *std1, *std2;   /* (k, n) */
   const uint8_t *keep, *trained;  /* (k, d): 0 or 1, or NULL */
-  const float *turned;            /* (k, n): gradient (w - centre) of a first half, or NULL */
   const float *numbers;           /* (k, 6): log_odds, gap and slab of the prior, kl / N, and of
                                      Adam the length of a step and the factor of the second moment */
 } posterior;
 
-enum { WEIGHTS, ACTIVATIONS, PAIRS }; /* where the noise is: what says how log std should move */
+enum { WEIGHTS, ACTIVATIONS }; /* where the noise is: what says how log std should move */
 
-typedef struct { /* the tensors of `posterior` at one place; extra is variance_grad or turned */
+typedef struct { /* the tensors of `posterior` at one place; extra is variance_grad */
   int64_t n;
   int bayesian;                   /* whether all n entries have a posterior; otherwise none has */
   const float *grad, *w, *extra;
@@ -264,32 +246,29 @@ static chunk chunk_at(const posterior *q, const piece *p, int64_t row, int64_t n
   if (c.bayesian && start + c.n > n) c.n = n - start;
   c.grad = p->grad ? p->grad + in_piece : zeros;
   c.w = q->w ? q->w + at : 0;
-  c.extra = q->turned ? q->turned + std_at : zeros;
-  if (!q->turned && p->variance_grad && p->is_brief) {
+  c.extra = zeros;
+  if (p->variance_grad && p->is_brief) {
     const bf16 *restrict brief = (const bf16 *)p->variance_grad + in_piece;
     for (int64_t i = 0; i < c.n; i++) wide[i] = widened(brief[i]);
     c.extra = wide;
-  } else if (!q->turned && p->variance_grad) {
+  } else if (p->variance_grad) {
     c.extra = (const float *)p->variance_grad + in_piece;
   }
   c.mean = q->mean + at, c.mean1 = q->mean1 + at, c.mean2 = q->mean2 + at;
-  c.log_std = q->log_std + std_at, c.std1 = q->std1 + std_at, c.std2 = q->std2 ? q->std2 + std_at : 0;
+  c.log_std = q->log_std + std_at, c.std1 = q->std1 + std_at, c.std2 = q->std2 + std_at;
   c.keep = q->keep ? q->keep + at : ones;
   c.trained = q->trained ? q->trained + at : ones;
   return c;
 }
 
-static int noise_of(const posterior *q) { return !q->w ? ACTIVATIONS : q->turned ? PAIRS : WEIGHTS; }
+static int noise_of(const posterior *q) { return q->w ? WEIGHTS : ACTIVATIONS; }
 
 /* Moments of a gradient g, and a step along them: Adam's, and AdaBelief's */
-#define ADAM_ALONG(g, first, root, step)                                 \
-  const float first##_ = 0.9f * first[i] + 0.1f * g;                     \
-  first[i] = first##_;                                                   \
-  const float step = trained[i] * (length * first##_ / (root + 1e-8f));
 #define ADAM(g, first, second, step)                                     \
+  const float first##_ = 0.9f * first[i] + 0.1f * g;                     \
   const float second##_ = 0.999f * second[i] + 0.001f * g * g;           \
-  second[i] = second##_;                                                 \
-  ADAM_ALONG(g, first, __builtin_sqrtf(second##_) * factor, step)
+  first[i] = first##_, second[i] = second##_;                            \
+  const float step = trained[i] * (length * first##_ / (__builtin_sqrtf(second##_) * factor + 1e-8f));
 #define ADABELIEF(g, first, second, length, step)                        \
   const float first##_ = 0.9f * first[i] + 0.1f * g, first##_off = g - first##_; \
   const float second##_ = 0.999f * second[i] + 0.001f * first##_off * first##_off + 1e-16f; \
@@ -303,9 +282,8 @@ static int noise_of(const posterior *q) { return !q->w ? ACTIVATIONS : q->turned
   float *restrict log_std = c.log_std, *restrict std1 = c.std1, *restrict std2 = c.std2;         \
   const uint8_t *restrict keep = c.keep, *restrict trained = c.trained;
 
-/* One pass over a chunk; `noise`, `mixed` and `shared` are constants where this is called */
-ALWAYS void adam(chunk c, const float *numbers, float per, const int noise, const int mixed,
-                 const int shared) {
+/* One pass over a chunk; `noise` and `mixed` are constants where this is called */
+ALWAYS void adam(chunk c, const float *numbers, float per, const int noise, const int mixed) {
   const float odds = numbers[0], gap = numbers[1], slab = numbers[2], kl = numbers[3];
   const float length = numbers[4], factor = numbers[5];
   ARRAYS(c)
@@ -316,29 +294,13 @@ ALWAYS void adam(chunk c, const float *numbers, float per, const int noise, cons
     float data; /* gradient of the log-likelihood for log std */
     if (noise == ACTIVATIONS) data = 2 * variance * extra[i] * keep[i];
     else data = grad[i] * (w[i] - m) * keep[i];
-    if (noise == PAIRS) data += 2 * extra[i];
     const float to_mean = kl * m * kappa - per * grad[i];
-    const float pull = variance * kappa, to_std = kl * (pull - 1) - per * data;
+    const float to_std = kl * (variance * kappa - 1) - per * data;
     ADAM(to_mean, mean1, mean2, mean_step)
     mean[i] = m - mean_step;
-    if (shared) {
-      const float of_prior = kl * kl * (pull * pull + 1);
-      const float root = __builtin_sqrtf(variance * factor * factor * mean2_ + of_prior);
-      ADAM_ALONG(to_std, std1, root, std_step)
-      log_std[i] -= std_step;
-    } else {
-      ADAM(to_std, std1, std2, std_step)
-      log_std[i] -= std_step;
-    }
+    ADAM(to_std, std1, std2, std_step)
+    log_std[i] -= std_step;
   }
-}
-
-/* The same with the constants put in */
-ALWAYS void adam_of(chunk c, const float *numbers, float per, const int noise, int mixed, int shared) {
-  if (mixed && shared) adam(c, numbers, per, noise, 1, 1);
-  else if (mixed) adam(c, numbers, per, noise, 1, 0);
-  else if (shared) adam(c, numbers, per, noise, 0, 1);
-  else adam(c, numbers, per, noise, 0, 0);
 }
 
 static void adam_points(chunk c, const float *numbers, float per) {
@@ -358,13 +320,12 @@ typedef struct { /* (k, d) each: what the next step with noise on activations re
 } spread_to;
 
 /* One Adam step of k posteriors on (KL - log-likelihood) / N; per is 1 / N. The prior's precision is
- * slab + gap sigmoid(-(log_odds + gap e / 2)) at e = mean^2 + std^2. Without std2, the second moment
- * of log std is std^2 times that of the mean, plus the squares of both terms of the prior's pull.
+ * slab + gap sigmoid(-(log_odds + gap e / 2)) at e = mean^2 + std^2.
  * `next`, where it is not NULL, is what `bayesieve_spread` would make of the result, while it is in
  * the cache; each tensor has its variances in one of the two forms. */
 void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, int64_t d, float per,
                     const spread_to *next) {
-  const int noise = noise_of(q), shared = !q->std2;
+  const int noise = noise_of(q);
   float wide[CHUNK];
   for (int64_t row = 0; row < k; row++) {
     const float *numbers = q->numbers + 6 * row;
@@ -373,9 +334,10 @@ void bayesieve_adam(const posterior *q, int64_t n_pieces, int64_t k, int64_t n, 
       for (int64_t start = p->start; start < p->stop;) {
         const chunk c = chunk_at(q, p, row, n, d, start, p->stop, wide);
         if (!c.bayesian) adam_points(c, numbers, per);
-        else if (noise == WEIGHTS) adam_of(c, numbers, per, WEIGHTS, mixed, shared);
-        else if (noise == ACTIVATIONS) adam_of(c, numbers, per, ACTIVATIONS, mixed, shared);
-        else adam_of(c, numbers, per, PAIRS, mixed, shared);
+        else if (noise == WEIGHTS && mixed) adam(c, numbers, per, WEIGHTS, 1);
+        else if (noise == WEIGHTS) adam(c, numbers, per, WEIGHTS, 0);
+        else if (mixed) adam(c, numbers, per, ACTIVATIONS, 1);
+        else adam(c, numbers, per, ACTIVATIONS, 0);
         if (next) {
           const int64_t at = row * d + start;
           spread(c.n, c.mean, c.bayesian ? c.log_std : 0, c.keep, next->w + at,
@@ -408,7 +370,6 @@ ALWAYS void adabelief(chunk c, const float *numbers, float per, float ratio, flo
     float data; /* gradient of the log-likelihood for log std */
     if (noise == ACTIVATIONS) data = 2 * ratio * ratio * variance * extra[i] * keep[i];
     else data = keep[i] * grad[i] * (w[i] - ratio * m);
-    if (noise == PAIRS) data += 2 * extra[i];
     pulled += to * m + data;
     excess += trained[i] * (1 - precision * (m * m + variance));
     const float to_mean = (kl * precision * m - per * to) * width;
@@ -452,7 +413,6 @@ void bayesieve_adabelief(const scaled *s, int64_t n_pieces, int64_t k, int64_t n
         for (const int64_t stop = start + each; start < stop;) {
           const chunk c = chunk_at(q, p, row, n, d, start, stop, wide);
           if (noise == WEIGHTS) adabelief(c, numbers, per, ratio, width, pull, surplus, WEIGHTS);
-          else if (noise == PAIRS) adabelief(c, numbers, per, ratio, width, pull, surplus, PAIRS);
           else adabelief(c, numbers, per, ratio, width, pull, surplus, ACTIVATIONS);
           start += c.n;
         }

@@ -42,8 +42,8 @@ from bayesieve.core.noise import generator_on
 
 Precision = Literal["float32", "bf16"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bf16")
-KeptMoments = Literal["float32", "bf16", "shared"]
-KEPT_MOMENTS: tuple[KeptMoments, ...] = ("float32", "bf16", "shared")
+KeptMoments = Literal["float32", "bf16"]
+KEPT_MOMENTS: tuple[KeptMoments, ...] = ("float32", "bf16")
 Layers = Sequence[tuple[str, nn.Module]]
 ENTRYWISE = (
     nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU,
@@ -52,7 +52,6 @@ ENTRYWISE = (
 )  # fmt: skip
 _STATISTICS = ("running_mean", "running_var")
 _PART = 1 << 16  # weights
-_LEAST_HALVED = 8  # examples
 _REHEARSED = 1000  # parts at most, on the meta device
 _LARGEST_COUNTED = (32 << 20) - (1 << 16)  # bytes of a block, by which glibc sets its bounds
 
@@ -91,8 +90,7 @@ class Execution:
             None has no bound.
         micro_batch: most examples that go through the network at once; the gradients of the parts
             of a batch are added. None takes the batch whole.
-        moments: what Adam keeps: moments in the dtype of the weights, in "bf16", or in the dtype
-            of the weights with the second ones of log stds left out, "shared"
+        moments: what Adam keeps: moments in the dtype of the weights, or in "bf16"
             (engines/optimisers.py).
         network_compiled: whether the network of one model is compiled too.
         sharing: the processes that share the examples of a step; None for one process.
@@ -260,11 +258,6 @@ class Draw:
     Where every process draws weights of its own, `centre` is what they spread around, (k, n) of the
     Bayesian ones, and `spread_grads` the sum over the processes of grads · (weights - centre): a
     mean of gradients does not say it.
-
-    With noise in pairs `turn` is called between the halves of a batch. It mirrors the weights at
-    their centre and keeps grads · (weights - centre) of the first half in `turned`, (k, n). Of the
-    whole batch this product is then 2 turned + grads · (weights - centre), the weights as they are
-    now.
     """
 
     weights: Tensor
@@ -276,8 +269,6 @@ class Draw:
     pieces: list[Piece] | None = None
     centre: Tensor | None = None
     spread_grads: Tensor | None = None
-    turn: Callable[[], None] | None = None
-    turned: Tensor | None = None
 
     def take_pieces(self) -> list[Piece]:
         """The gradients as pieces, in order; what autograd made is freed with the result."""
@@ -428,22 +419,13 @@ class Workspace:
         """Running statistics of the normalisation layers, (k, b); None where there are none."""
         return flat_statistics(self.norm_names, self._buffers) if self.norm_names else None
 
-    def value_and_grad(
-        self, batch: Batch, scale: float, between: Callable[[], None] | None = None
-    ) -> Tensor:
+    def value_and_grad(self, batch: Batch, scale: float) -> Tensor:
         """Fill `grads` with the gradient of scale · Σ log p(y | x, w); return the values, (k,).
 
-        The sum is over the batch; its micro-batches are taken one after another. `between` is
-        called once, between two halves of the batch, and may change the weights; never for a batch
-        of few examples, whose halves would be too small for a BatchNorm.
+        The sum is over the batch; its micro-batches are taken one after another.
         """
         total: Tensor | None = None
-        whole = between is None or batch.n < _LEAST_HALVED
-        halves = [batch] if whole else batch.parts(-(-batch.n // 2))
-        first, *others = (half.parts(self.execution.micro_batch) for half in halves)
-        for i, part in enumerate([*first, *(part for half in others for part in half)]):
-            if between is not None and i == len(first):
-                between()
+        for part in batch.parts(self.execution.micro_batch):
             log_lik, grads = self._differentiate(part, scale)
             pairs = list(zip(self._grad_views.values(), grads, strict=True))
             used = [(view, g) for view, g in pairs if g is not None]

@@ -35,7 +35,7 @@ from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import EntryGroups, Roles
-from bayesieve.core.noise import check_noise, draw_weights
+from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Default, LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
@@ -56,8 +56,6 @@ class Reduction:
 
     Args:
         rule: "savage-dickey" takes the threshold ζ = 0; "hierarchical" learns it.
-        count_pruned: how pruned weights enter ζ: "reference" by the ΔF they have relaxed to (near
-            0, so about ½ each), "as_zero" as pruned for certain, which over-prunes.
         steps_per_epoch: gradient steps between renewals; fewer in runs of less than 50 epochs.
         start: fraction of the run before the first renewal.
         end: fraction of the run after which masks are final.
@@ -71,7 +69,6 @@ class Reduction:
     """
 
     rule: Literal["hierarchical", "savage-dickey"] = "savage-dickey"
-    count_pruned: Literal["reference", "as_zero"] = "reference"
     steps_per_epoch: int = 500
     start: float = 0.1
     end: float = 0.6
@@ -81,16 +78,18 @@ class Reduction:
 
     def __post_init__(self) -> None:
         check_choice("Reduction", "rule", self.rule, ("hierarchical", "savage-dickey"))
-        check_choice("Reduction", "count_pruned", self.count_pruned, ("reference", "as_zero"))
         check_choice("Reduction", "scope", self.scope, ("layer", "global"))
         check_positive("Reduction", steps_per_epoch=self.steps_per_epoch, end=self.end, kl=self.kl)
         check_fraction("Reduction", start=self.start, end=self.end)
 
-    def log_odds(self, delta: Tensor, pruned: Tensor) -> Tensor:
-        """ζ from the ΔF at 0 of weights that share it and what is pruned, (k, n) -> (k, 1)."""
+    def log_odds(self, delta: Tensor) -> Tensor:
+        """ζ from the ΔF at 0 of weights that share it, (k, n) -> (k, 1).
+
+        Pruned weights enter by the ΔF that they have relaxed to: near 0, so about ½ each.
+        """
         if self.rule == "savage-dickey":
             return torch.zeros_like(delta[:, :1])
-        return mask_log_odds(delta, pruned if self.count_pruned == "as_zero" else None)
+        return mask_log_odds(delta)
 
     def sharing(self, layers: EntryGroups) -> list[list[slice]]:
         """Slices of the prunable tensors that share a ζ; tensors never pruned are left out."""
@@ -154,8 +153,6 @@ class BMR:
             "uniform" (in ±2 of the prior's width, with log c⁻² uniform in ±2 too).
         local: add the noise to activations of Linear and Conv layers instead of weights;
             None is decided by `fit`, and means weights in a loop written by hand.
-        paired: turn the noise of the weights round in the middle of every batch, which takes most
-            of it out of the gradients; None is decided by `fit`.
         coordinates: what a step of a layer's scale holds: "weights" leaves w where it is,
             "standard" leaves ŵ, so that w follows, as in the reference.
 
@@ -170,7 +167,6 @@ class BMR:
     init_std: Number = Default(0.1)
     start: Literal["module", "he", "uniform"] = "module"
     local: bool | None = None
-    paired: bool | None = None
     coordinates: Literal["weights", "standard"] = "weights"
 
     warm_start_ = staticmethod(scaled.warm_start_)
@@ -180,14 +176,13 @@ class BMR:
         check_kind("BMR", "prior", self.prior, LayerScaled)
         check_positive("BMR", lr=self.lr, init_std=self.init_std)
         check_choice("BMR", "start", self.start, ("module", "he", "uniform"))
-        check_noise("BMR", self.local, self.paired)
 
     @classmethod
     def paper(cls) -> "BMR":
         """The reference's settings; use PAPER_ROLES for the problem to prune biases as well."""
         reduction = Reduction("hierarchical", start=0.0, end=1.0, kl=1.0)
         return cls(
-            reduction=reduction, lr=0.01, init_std=0.1, start="uniform", local=False, paired=False,
+            reduction=reduction, lr=0.01, init_std=0.1, start="uniform", local=False,
             coordinates="standard",
         )  # fmt: skip
 
@@ -229,9 +224,7 @@ class BMR:
             state.scale_mean, state.scale_log_std, state.prior.base, noise
         )
         # w = r (m + s ε), 0 where pruned
-        draw = draw_weights(
-            problem, state, local=bool(self.local), paired=bool(self.paired), ratio=ratio
-        )
+        draw = draw_weights(problem, state, local=bool(self.local), ratio=ratio)
         log_lik = problem.gradient_(draw, batch, state.generator)
         pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
         held = self.coordinates == "standard"
@@ -304,8 +297,7 @@ class BMR:
         delta = torch.where((keep | trained)[:, :n], delta, 0.0)
         new = keep.clone()
         for slices in self.reduction.sharing(state.groups):
-            shared, gone = (torch.cat([x[:, part] for part in slices], 1) for x in (delta, ~keep))
-            zeta = self.reduction.log_odds(shared, gone)
+            zeta = self.reduction.log_odds(torch.cat([delta[:, part] for part in slices], 1))
             for part in slices:
                 new[:, part] &= delta[:, part] <= zeta
         return new

@@ -79,9 +79,6 @@ class EngineConfig:
     )
     optimizer: Literal["adam", "adamw", "sgd"] | None = setting("Optimiser of the engine.")
     local: bool | None = setting("Noise on activations instead of weights (flat-vi, sbnn, bmr).")
-    paired: bool | None = setting(
-        "Noise of weights changes its sign in the middle of a batch (flat-vi, sbnn, bmr)."
-    )
     weight_decay: float | None = setting("Weight decay (map).")
     momentum: float | None = setting("Momentum of sgd (map).")
     rule: Literal["hierarchical", "savage-dickey", "none"] | None = setting(

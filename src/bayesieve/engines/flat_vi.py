@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import check_choice, check_kind, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.noise import check_noise, draw_weights, generator_on
+from bayesieve.core.noise import draw_weights, generator_on
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
     Default,
@@ -50,8 +50,6 @@ class FlatVI:
         start: starting means: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
         local: add the noise to activations of Linear and Conv layers instead of weights; needs a
             Normal prior.
-        paired: turn the noise of the weights round in the middle of every batch, which takes most
-            of it out of the gradients; needs a Normal prior; None is decided by `fit`.
 
     Example:
         >>> FlatVI(prior=Normal(0.3), lr=(1e-3, 1e-2)).lr  # two models of a population
@@ -63,7 +61,6 @@ class FlatVI:
     init_std: Number = Default(0.018)
     start: Literal["module", "he"] = "module"
     local: bool | None = None
-    paired: bool | None = None
 
     warm_start_ = staticmethod(variational.warm_start_)
 
@@ -71,12 +68,10 @@ class FlatVI:
         check_kind("FlatVI", "prior", self.prior, Normal, SpikeSlab)
         check_positive("FlatVI", lr=self.lr, init_std=self.init_std)
         check_choice("FlatVI", "start", self.start, ("module", "he"))
-        check_noise("FlatVI", self.local, self.paired)
-        if isinstance(self.prior, SpikeSlab) and (self.local or self.paired):
-            kind, reason = ("local", "samples none") if self.local else ("paired", "has two")
+        if isinstance(self.prior, SpikeSlab) and self.local:
             raise ValueError(
-                f"FlatVI: a SpikeSlab prior is evaluated at sampled weights and {kind} noise "
-                f"{reason}; set {kind}=False, or use SBNN."
+                "FlatVI: a SpikeSlab prior is evaluated at sampled weights and local noise "
+                "samples none; set local=False, or use SBNN."
             )
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
@@ -89,9 +84,7 @@ class FlatVI:
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""
         exact = isinstance(self.prior, Normal)  # else all processes see the prior at one draw
-        draw = draw_weights(  # w = m + s ε
-            problem, state, local=bool(self.local), paired=bool(self.paired), own=exact
-        )
+        draw = draw_weights(problem, state, local=bool(self.local), own=exact)  # w = m + s ε
         log_lik = problem.gradient_(draw, batch, state.generator)
         if exact:
             variational.adam_step_(problem, state, draw, constant_precision)

@@ -36,22 +36,19 @@ class Moments:
     """Running averages of a gradient and its square, each of the parameter's shape."""
 
     first: Tensor
-    second: Tensor | None  # None where that of another parameter stands in for it
+    second: Tensor
 
     @classmethod
-    def zeros_like(
-        cls, parameter: Tensor, dtype: torch.dtype | None = None, *, shared: bool = False
-    ) -> "Moments":
-        """Averages at 0, of the parameter's dtype unless given; `shared` has no second."""
+    def zeros_like(cls, parameter: Tensor, dtype: torch.dtype | None = None) -> "Moments":
+        """Averages at 0, of the parameter's dtype unless given."""
         if dtype is not None and parameter.dtype != torch.float32:
             raise ValueError(f"moments in bfloat16 are for float32, not {parameter.dtype}.")
         first = torch.zeros_like(parameter, dtype=dtype)
-        return cls(first, None if shared else torch.zeros_like(first))
+        return cls(first, torch.zeros_like(first))
 
     def part(self, columns: slice) -> "Moments":
         """Views of some columns."""
-        second = None if self.second is None else self.second[:, columns]
-        return Moments(self.first[:, columns], second)
+        return Moments(self.first[:, columns], self.second[:, columns])
 
 
 class Pace(NamedTuple):
@@ -103,7 +100,6 @@ def adam_(
     """One Adam step in place where `trained`."""
     small = moments.first.dtype != parameter.dtype
     first, second = moments.first, moments.second
-    assert second is not None
     if small:
         first, second = first.to(parameter.dtype), second.to(parameter.dtype)
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
@@ -112,7 +108,6 @@ def adam_(
     parameter.sub_(step if trained is None else step * trained)
     if small:
         assert pace.step is not None
-        assert moments.second is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
 
@@ -130,7 +125,7 @@ def adam_natively_(
     pieces = gradient.take_pieces()
     gradients = native.table(pieces)
     tensors = (gradients, None, parameter, moments.first, moments.second, None, None,
-               None, None, trained, None, numbers)  # fmt: skip
+               None, None, trained, numbers)  # fmt: skip
     library.bayesieve_adam(native.addresses(*tensors), len(pieces), k, 0, d, 1 / n_data, None)
 
 
@@ -139,7 +134,6 @@ def adabelief_(
 ) -> None:
     """One AdaBelief step in place where `trained`."""
     first, second = moments.first, moments.second
-    assert second is not None
     first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
     surprise = grad - first
     second.mul_(BETA_2).addcmul_(surprise, surprise, value=1 - BETA_2).add_(ADABELIEF_EPS)

@@ -228,14 +228,12 @@ def _filled(thing: Any, best: Any) -> Any:
     gaps = {}
     for spec in fields(thing):
         value, recommended = getattr(thing, spec.name), getattr(best, spec.name)
-        if value is None and spec.name in ("init_std", "local", "paired", "preconditioned"):
+        if value is None and spec.name in ("init_std", "local", "preconditioned"):
             gaps[spec.name] = recommended
         elif is_dataclass(value) and type(value) is type(recommended):
             gaps[spec.name] = _filled(value, recommended)
         else:
             gaps[spec.name] = _chosen(value, recommended)
-    if gaps.get("local") and gaps.get("paired"):  # one was chosen, so that the other gives way
-        gaps["local" if thing.paired else "paired"] = False
     return replace(thing, **gaps)
 
 
@@ -296,10 +294,7 @@ def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> E
     if own_start and "start" in defaults:
         defaults["start"] = "module"
     if config.optimizer == "sgd" or entry.priors[0] != prior:
-        defaults |= {name: False for name in ("local", "paired") if name in defaults}
-    for chosen, other in (("local", "paired"), ("paired", "local")):
-        if getattr(config, chosen) and other in defaults:
-            defaults[other] = False
+        defaults |= {"local": False} if "local" in defaults else {}
     for spec in fields(config):
         if getattr(config, spec.name) is not None and spec.name not in defaults:
             flag = flag_name(spec)
@@ -479,7 +474,7 @@ def _of_chain(config: EngineConfig, size: RunSize) -> dict[str, Any]:
     return {"step_size": rates if isinstance(c.lr, tuple) else rates[0], "chain": chain}
 
 
-_VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True, "paired": False}
+_VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}
 _FASTER = {"lr": 1e-2}
 _VI_NORMALISED = {"lr": 3e-3, "kl": 0.01}
 # For tables. The two stds are close together, so that weights start on the spike's side of the
@@ -489,7 +484,6 @@ _VI_TABLE = {
     "init_std": 0.02,
     "start": "module",  # see `estimators.defaults`
     "local": False,
-    "paired": False,
     "classification": {"lr": 1e-2},
     "regression": {"lr": 3e-2},
     # Noise on weights hides what many rows with little noise of their own could teach.
@@ -517,7 +511,6 @@ _FLAT_FF = {
     "init_std": 0.1,
     "start": "uniform",
     "local": False,
-    "paired": False,
 }
 ENGINES: dict[EngineName, EngineEntry] = {
     "map": EngineEntry(
@@ -560,7 +553,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
             "init_std": 0.18,
             "start": "he",
             "local": True,
-            "paired": False,
             "rule": "savage-dickey",
         },
         course="reduction",
@@ -568,11 +560,10 @@ ENGINES: dict[EngineName, EngineEntry] = {
             "init_std": 0.1,
             "start": "uniform",
             "local": False,
-            "paired": False,
             "rule": "hierarchical",
         },
         few={"lr": 3e-2},
-        table={"lr": 2e-2, "init_std": 0.1, "local": False, "paired": False},
+        table={"lr": 2e-2, "init_std": 0.1, "local": False},
         normalised={"lr": 3e-2, "init_std": 0.05, "kl": 0.01},
         prunes="itself",
         further=_of_reduction,

@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.layout import Layout
-from bayesieve.core.noise import check_noise, draw_weights, draw_weights_
+from bayesieve.core.noise import draw_weights, draw_weights_
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
     Default,
@@ -94,8 +94,6 @@ class SBNN:
         optimizer: "adam", or "sgd" with the proximal prior step.
         local: add the noise to activations of Linear and Conv layers instead of weights;
             None is decided by `fit`, and means weights in a loop written by hand.
-        paired: turn the noise of the weights round in the middle of every batch, which takes most
-            of it out of the gradients; None is decided by `fit`.
 
     Example:
         >>> SBNN(prior=SpikeSlab(slab_std=1.0, spike_std=0.1, slab_prob=0.2)).prior.slab_prob
@@ -108,7 +106,6 @@ class SBNN:
     start: Literal["module", "he", "spike"] = "module"
     optimizer: Literal["adam", "sgd"] = "adam"
     local: bool | None = None
-    paired: bool | None = None
 
     warm_start_ = staticmethod(variational.warm_start_)
 
@@ -122,10 +119,8 @@ class SBNN:
             check_positive("SBNN", init_std=self.init_std)
         check_choice("SBNN", "optimizer", self.optimizer, ("adam", "sgd"))
         check_choice("SBNN", "start", self.start, ("module", "he", "spike"))
-        check_noise("SBNN", self.local, self.paired)
-        if self.optimizer == "sgd" and (self.local or self.paired):
-            kind = "local" if self.local else "paired"
-            raise ValueError(f"SBNN: {kind} noise needs optimizer='adam'; set {kind}=False.")
+        if self.optimizer == "sgd" and self.local:
+            raise ValueError("SBNN: local noise needs optimizer='adam'; set local=False.")
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std in the spike's basin."""
@@ -151,8 +146,7 @@ class SBNN:
         """
         if self.optimizer == "sgd":
             return self._proximal_step(problem, state, batch)
-        # w = m + s ε, 0 where pruned
-        draw = draw_weights(problem, state, local=bool(self.local), paired=bool(self.paired))
+        draw = draw_weights(problem, state, local=bool(self.local))  # w = m + s ε, 0 where pruned
         log_lik = problem.gradient_(draw, batch, state.generator)
         variational.adam_step_(problem, state, draw, mixture_precision)
         return {"log_lik": log_lik}

@@ -129,8 +129,8 @@ def _move_natively_(
     pieces = drawn.take_pieces()
     gradients = native.table(pieces)
     tensors = (drawn.weights if drawn.variances is None else None, state.mean, mean.first,
-               mean.second, state.log_std, std.first, std.second, *masks, drawn.turned, numbers,
-               ratio, width, runs, pulls)  # fmt: skip
+               mean.second, state.log_std, std.first, std.second, *masks, numbers, ratio,
+               width, runs, pulls)  # fmt: skip
     described = native.addresses(gradients, *tensors)
     sizes = (len(pieces), k, n, d, len(runs), ratio.shape[1])
     library.bayesieve_adabelief(described, *sizes, 1 / rates.n_data)
@@ -150,11 +150,7 @@ def move_(
     if drawn.variances is None and drawn.spread_grads is None:
         weights = drawn.weights[:, :n]  # 0 where not kept
         data_log_std = kept * (weights - ratio * mean)
-        if drawn.turned is None:
-            pull = groups.total(data * weights)
-        else:
-            data_log_std = data_log_std + 2 * drawn.turned
-            pull = groups.total(data_mean * mean + data_log_std)
+        pull = groups.total(data * weights)
     else:
         if drawn.spread_grads is not None:  # sums over processes, as all that follows from them
             data_log_std = drawn.spread_grads

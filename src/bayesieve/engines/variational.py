@@ -10,12 +10,6 @@ from w = mean + std ε: ∂/∂mean = g and ∂/∂log_std = g ε std = g (w - m
 draw. The draw itself is all a step keeps of its noise. With noise on activations there are
 gradients for means and variances instead: ∂/∂log_std = 2 std² ∂/∂std².
 
-The second moment of log_std need not be kept (`moments="shared"`). With noise on weights the data's
-gradient of log_std is g ε std with E[ε²] = 1, and the prior's is a - b, a = std² κ and b = 1. So
-std² times the second moment of the mean, plus a² + b², stands in for that of log_std. With (a - b)²
-instead, which is 0 at the prior's optimum, steps there would have no bound. With noise on
-activations the data's gradient of log_std is smaller than g std, and log_std moves more slowly.
-
 A step is three calls: `draw_weights`, `Problem.gradient_`, `adam_step_`.
 """
 
@@ -33,8 +27,6 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Draw
 from bayesieve.engines.optimisers import (
-    ADAM_EPS,
-    BETA_1,
     Moments,
     Pace,
     adam_,
@@ -80,13 +72,13 @@ def mean_field(
 ) -> MeanField:  # fmt: skip
     """A fresh state around initial means, (k, d), with one starting std per model or for all."""
     shape, execution = (len(mean), problem.layout.n_bayesian), problem.execution
-    dtype, shared = execution.moments_dtype, execution.moments == "shared"
+    dtype = execution.moments_dtype
     log_std = per_model(init_std, mean).log().expand(shape).contiguous()
     return MeanField(
         mean=mean,
         log_std=log_std,
         mean_moments=Moments.zeros_like(mean, dtype) if moments else None,
-        log_std_moments=Moments.zeros_like(log_std, dtype, shared=shared) if moments else None,
+        log_std_moments=Moments.zeros_like(log_std, dtype) if moments else None,
         step=mean.new_zeros(()),
         lr=per_model(lr, mean),
         prior=prior,
@@ -153,23 +145,7 @@ def move_(
     adam_(state.mean[:, part], grad_mean, mean_moments, pace, trained)
     log_std, moments = state.log_std[:, bayesian], state.log_std_moments.part(bayesian)
     moving = None if trained is None else trained[:, :n]
-    if moments.second is None:
-        assert mean_moments.second is not None
-        of_data = log_std.exp() * pace.second_factor
-        of_prior = kl.square() * ((pull_log_std + 1).square() + 1)
-        square = of_data.square() * mean_moments.second[:, :n] + of_prior
-        _adam_along_(log_std, grad_log_std, moments.first, square.sqrt(), pace, moving)
-    else:
-        adam_(log_std, grad_log_std, moments, pace, moving)
-
-
-def _adam_along_(
-    parameter: Tensor, grad: Tensor, first: Tensor, root: Tensor, pace: Pace, trained: Tensor | None
-) -> None:
-    """One Adam step in place where `trained`, with √ŝ known: only m is kept."""
-    first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
-    step = pace.length * first / (root + ADAM_EPS)
-    parameter.sub_(step if trained is None else step * trained)
+    adam_(log_std, grad_log_std, moments, pace, moving)
 
 
 def _move_natively_(problem: Problem, state: MeanField, drawn: Draw) -> None:
@@ -196,7 +172,7 @@ def _move_natively_(problem: Problem, state: MeanField, drawn: Draw) -> None:
     numbers = native.columns(k, *state.prior.all(), kl, length, corrections[1])
     gradients = native.table(pieces)
     tensors = (drawn.weights if drawn.variances is None else None, state.mean, mean.first,
-               mean.second, state.log_std, std.first, std.second, *controls.factors, drawn.turned,
+               mean.second, state.log_std, std.first, std.second, *controls.factors,
                numbers)  # fmt: skip
     described = native.addresses(gradients, *tensors)
     sizes = (len(pieces), k, n, d)
@@ -216,8 +192,6 @@ def _pulls(
             shift = shift * keep[:, : mean.shape[1]]
         if drawn.spread_grads is None:
             data_log_std = drawn.grads[:, bayesian] * shift
-            if drawn.turned is not None:
-                data_log_std.add_(drawn.turned[:, bayesian], alpha=2)
         else:  # the sum over processes
             data_log_std = drawn.spread_grads[:, bayesian]
     else:

@@ -26,6 +26,9 @@ from bayesieve.text import short
 RECORD = "record"  # what config.json of a run folder holds besides settings
 _FLAGS = "flags"  # where settings come from that messages name by their flags
 Floats = tuple[float, ...]
+_GONE = {  # settings of version 0.2; None and False changed nothing
+    "engine.paired": "there is no noise in pairs any more. Leave it out, or use version 0.2.",
+}
 _WORDS = {
     str: "text",
     int: "a whole number",
@@ -201,9 +204,8 @@ class TrainingConfig:
     compile: Literal["auto", "on", "off", "network"] = setting(
         "Compile the elementwise part of a step; network: the network too.", "auto"
     )
-    moments: Literal["float32", "bf16", "shared"] = setting(
-        "Adam's running averages; bf16 takes half the memory, shared (VI, SBNN) three quarters.",
-        "float32",
+    moments: Literal["float32", "bf16"] = setting(
+        "Adam's running averages; bf16 takes half the memory.", "float32"
     )
     checkpoint_every: int | None = setting(
         "Steps between checkpoints; at each epoch's end unless given.", check=check_positive
@@ -339,8 +341,12 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
             raise UsageError(f"{where}: {name} must hold keys and values, got {short(section)}.")
         hints, changes = hints_of(name), {}
         for key, value in section.items():
+            full = f"{name}.{key}"
+            if full in _GONE and value in (None, False):
+                continue
+            if full in _GONE:
+                raise UsageError(f"{where}: {full}: {_GONE[full]}")
             if key not in hints:
-                full = f"{name}.{key}"
                 everywhere = {f"{section}.{spec.name}" for section, spec in all_settings()}
                 hint = did_you_mean(full, {f"{name}.{hint}" for hint in hints})
                 hint = hint or did_you_mean(full, everywhere)

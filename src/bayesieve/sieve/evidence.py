@@ -53,8 +53,6 @@ class weight_evidence:
 
     Args:
         rule: "hierarchical" learns ζ in each layer; "savage-dickey" takes ζ = 0.
-        count_pruned: how weights pruned before enter ζ: "reference" as relaxed to the prior
-            (ΔF = 0), "as_zero" as pruned for certain.
         spare_last: whether the last layer is kept whole.
         prior_std: width of the prior: a number, one number per tensor name, or "empirical" (each
             tensor's root mean second moment). None takes the posterior's own prior, and
@@ -69,7 +67,6 @@ class weight_evidence:
     """
 
     rule: Literal["hierarchical", "savage-dickey"] = "hierarchical"
-    count_pruned: Literal["reference", "as_zero"] = "reference"
     spare_last: bool = False
     prior_std: PriorStd = None
     scope: Literal["layer", "global"] = "layer"
@@ -77,9 +74,6 @@ class weight_evidence:
     def __post_init__(self) -> None:
         check_choice("prune_by_evidence", "scope", self.scope, ("layer", "global"))
         check_choice("prune_by_evidence", "rule", self.rule, ("hierarchical", "savage-dickey"))
-        check_choice(
-            "prune_by_evidence", "count_pruned", self.count_pruned, ("reference", "as_zero")
-        )
         if isinstance(self.prior_std, str):
             check_choice("prune_by_evidence", "prior_std", self.prior_std, ("empirical",))
         elif isinstance(self.prior_std, float | int):
@@ -104,17 +98,15 @@ class weight_evidence:
 
     def log_odds(self, posterior: Posterior) -> dict[str, float]:
         """ζ of every prunable tensor, found as the engine `BMR` does; +inf for what is spared."""
-        layout, delta, pruned = posterior.layout, self.evidence(posterior), _pruned(posterior)
+        layout, delta = posterior.layout, self.evidence(posterior)
         names = {layout.slices[name].start: name for name in layout.names}
         zetas = {name: math.inf for start, name in names.items() if start < layout.n_sparse}
         if not zetas:
             return {}
-        reduction = Reduction(
-            self.rule, self.count_pruned, spare_last=self.spare_last, scope=self.scope
-        )
+        reduction = Reduction(self.rule, spare_last=self.spare_last, scope=self.scope)
         for parts in reduction.sharing(EntryGroups(layout, torch.device("cpu"))):
-            layer, gone = (torch.cat([x[part] for part in parts])[None] for x in (delta, pruned))
-            zeta = reduction.log_odds(layer.double(), gone).item()
+            layer = torch.cat([delta[part] for part in parts])[None]
+            zeta = reduction.log_odds(layer.double()).item()
             zetas |= {names[part.start]: zeta for part in parts}
         return zetas
 

@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 Settings = dict[str, Any]  # what must not change between a run and its continuation
 OTHER_DATA = "with other data"  # what `resume` of `fit` may be besides True and False
 _BEST, _HISTORY = "best.", "history"
+# Fields of engines of version 0.2, with values that changed nothing.
+_GONE = re.compile(r", paired=(False|None)|, count_pruned='reference'")
 
 
 def write_checkpoint(
@@ -212,10 +214,13 @@ def resume_run(
     """
     tensors, meta = read_checkpoint(folder / "checkpoints")
     for name, value in settings.items():
-        if meta["settings"].get(name) != value:
+        made_with = meta["settings"].get(name)
+        if isinstance(made_with, str):
+            made_with = _GONE.sub("", made_with)
+        if made_with != value:
             raise ValueError(
-                f"resume: the checkpoint was made with {name} {meta['settings'].get(name)}, this "
-                f"run has {value}. Use the settings of the first run, or start without --resume."
+                f"resume: the checkpoint was made with {name} {made_with}, this run has {value}. "
+                "Use the settings of the first run, or start without --resume."
             )
     stored = meta.get("data")  # earlier versions wrote none
     if data and stored and (words := difference(stored, data)):

@@ -46,9 +46,7 @@ class Schedule:
             end of each epoch.
         compile: whether to compile the elementwise part of a step: "auto" (if it saves time), "on"
             or "off"; "network" compiles the network of a single model too.
-        moments: running averages of Adam: "bf16" takes half the memory, rounded at random;
-            "shared" keeps three of four for FlatVI and SBNN: log stds use the second moments of the
-            means (engines/variational.py). In short runs with noise on activations it is worse.
+        moments: running averages of Adam: "bf16" takes half the memory, rounded at random.
 
     Example:
         >>> Schedule(lr="cosine").lr_scale(0.5)

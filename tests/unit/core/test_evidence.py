@@ -209,11 +209,3 @@ def test_layers_are_judged_one_by_one():
     together = mask_log_odds(rows)
     assert together.shape == (2, 1)
     torch.testing.assert_close(together[1], mask_log_odds(rows[1]))
-
-
-def test_counting_pruned_weights_as_zero_lowers_the_threshold():
-    delta = layer_of(0.5)
-    pruned = torch.zeros_like(delta, dtype=torch.bool)
-    pruned[12_000:] = True
-    relaxed = delta.masked_fill(pruned, 0)
-    assert mask_log_odds(relaxed, pruned) < mask_log_odds(relaxed)

@@ -71,8 +71,8 @@ def problem_of(n=40, dtype=torch.float32, widths=(700, 3)):
     return Problem(model, Categorical(), (x, torch.arange(n) % 3))
 
 
-def state_of(engine, problem, *, masks, native_steps, kept="float32"):
-    problem.execution.native, problem.execution.moments = native_steps, kept
+def state_of(engine, problem, *, masks, native_steps):
+    problem.execution.native = native_steps
     state = engine.init(problem, Generator().manual_seed(0), 3)
     source = Generator().manual_seed(1)
     state.log_std.add_(torch.randn(state.log_std.shape, generator=source))
@@ -152,22 +152,20 @@ def filled(draw):
     return draw
 
 
-@pytest.mark.parametrize("kept", ["float32", "shared"])
 @pytest.mark.parametrize("local", [False, True])
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("name", ENGINES)
-def test_an_adam_step_in_c_is_the_step_in_python(name, masks, local, kept):
+def test_an_adam_step_in_c_is_the_step_in_python(name, masks, local):
     engine, precision = ENGINES[name]
     states = []
     for native_steps in (False, True):
         problem = problem_of()
-        state = state_of(engine, problem, masks=masks, native_steps=native_steps, kept=kept)
+        state = state_of(engine, problem, masks=masks, native_steps=native_steps)
         state.controls.kl_scale.fill_(0.3)
         for _ in range(2):
             draw = filled(draw_weights(problem, state, local=local))
             variational.adam_step_(problem, state, draw, precision)
         states.append(dict(named_tensors(state)))
-    assert ("log_std_moments.second" in states[1]) == (kept == "float32")
     for key, wanted in states[0].items():
         torch.testing.assert_close(states[1][key], wanted, rtol=2e-5, atol=2e-6)
 
@@ -339,7 +337,7 @@ def test_variances_in_bfloat16_are_written_and_their_gradients_read():
         assert torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind", ["weights", "local", "paired"])
+@pytest.mark.parametrize("kind", ["weights", "local"])
 @pytest.mark.parametrize("masks", [False, True])
 @pytest.mark.parametrize("name", SCALED)
 def test_an_adabelief_step_in_c_is_the_step_in_python(name, masks, kind):
@@ -351,8 +349,6 @@ def test_an_adabelief_step_in_c_is_the_step_in_python(name, masks, kind):
         ratio = scales_of(state, 0.5)
         for _ in range(2):
             draw = filled(draw_weights(problem, state, local=kind == "local", ratio=ratio))
-            if kind == "paired":
-                draw.turned = torch.randn(state.log_std.shape, generator=Generator().manual_seed(6))
             if masks:  # what a draw, and its product with gradients, cannot have
                 draw.weights.mul_(state.controls.keep)
             pulls, _ = scaled.weights_step_(problem, state, draw, ratio, scales_of(state, 0.2))
@@ -641,10 +637,9 @@ def test_exponentials_are_those_of_torch_and_end_at_the_smallest_and_largest(low
     torch.testing.assert_close(variances, wanted, rtol=4e-7, atol=0)
 
 
-@pytest.mark.parametrize("kept", ["float32", "shared"])
-def test_a_run_learns_as_well_and_comes_back_exactly(kept):
+def test_a_run_learns_as_well_and_comes_back_exactly():
     engine = SBNN(SpikeSlab(), lr=1e-2, init_std=0.02, local=False)
-    schedules = [Schedule(compile=mode, moments=kept) for mode in ("auto", "on", "on")]
+    schedules = [Schedule(compile=mode) for mode in ("auto", "on", "on")]
     runs = [fit(problem_of(), engine, steps=30, batch_size=20, seed=3, schedule=schedule)
             for schedule in schedules]  # fmt: skip
     losses = [run.history[-1]["log_lik"] for run in runs]
@@ -675,8 +670,8 @@ def test_point_estimates_move_as_in_python(engine, masks):
 
 
 NATIVE = [
-    MAP(), MAP(optimizer="sgd"), SBNN(), SBNN(local=True), SBNN(paired=True), FlatVI(), BMR(),
-    BMR(local=True), BMR(paired=True), HorseshoeVI(), HorseshoeVI(local=True),
+    MAP(), MAP(optimizer="sgd"), SBNN(), SBNN(local=True), FlatVI(), BMR(),
+    BMR(local=True), HorseshoeVI(), HorseshoeVI(local=True),
     SGLD(step_size=1e-5), SGHMC(step_size=1e-5), SGHMC(GaussianLaplace(), 1e-6, adapt="sa"),
 ]  # fmt: skip
 

@@ -314,15 +314,6 @@ def test_the_threshold_is_that_of_the_layer():
     assert 0 < int(keep[:, :12].sum()) < 12
 
 
-def test_the_count_of_pruned_weights_follows_the_setting():
-    delta = torch.tensor([[-3.0, -2.0, 0.0, 0.0, 0.0, 0.0]])
-    pruned = torch.tensor([[False, False, True, True, True, True]])
-    reference = LEARNED.log_odds(delta, pruned)
-    as_zero = dataclasses.replace(LEARNED, count_pruned="as_zero").log_odds(delta, pruned)
-    assert as_zero < reference
-    assert (Reduction("savage-dickey").log_odds(delta, pruned) == 0).all()
-
-
 def test_weights_the_caller_pruned_count_as_relaxed():
     """As needed ones they would raise ζ of the other six of their layer above the ΔF of these."""
     problem, engine = deep(), BMR(reduction=LEARNED)
@@ -394,7 +385,6 @@ def test_members_may_have_their_own_numbers():
         (lambda: BMR(init_std=-1.0), r"^BMR: init_std must be > 0"),
         (lambda: BMR(start="normal"), r"^BMR: start must be one of module, he, uniform"),
         (lambda: Reduction("savage"), r"Did you mean 'savage-dickey'"),
-        (lambda: Reduction(count_pruned="zero"), r"^Reduction: count_pruned must be one of"),
         (lambda: Reduction(end=0.0), r"^Reduction: end must be > 0"),
         (lambda: Reduction(end=1.5), r"^Reduction: end must be between 0 and 1"),
         (lambda: Reduction(scope="all"), r"^Reduction: scope must be one of layer, global"),

@@ -143,7 +143,7 @@ def test_fit_takes_length_and_schedule_from_the_recipe():
 
 def test_numbers_that_were_chosen_stay():
     size = RunSize(500, 1000, 64, task="regression", table=True)
-    chosen = SBNN(SpikeSlab(0.5, 0.1), lr=0.25, init_std=0.125, local=True, paired=False)
+    chosen = SBNN(SpikeSlab(0.5, 0.1), lr=0.25, init_std=0.125, local=True)
     assert recipes.complete(chosen, size) == chosen
     mixed = recipes.complete(SBNN(SpikeSlab(slab_std=0.5)), size)
     assert (mixed.prior.slab_std, mixed.lr) == (0.5, 0.03)

@@ -62,6 +62,11 @@ def test_yaml_toml_and_json_agree(tmp_path):
     assert found[0] == found[1] == found[2] == from_dict(plain, "test")
 
 
+def test_a_setting_of_version_02_that_changed_nothing_is_passed_over():
+    for value in (None, False):
+        assert from_dict({"engine": {"paired": value}}, "config.json") == RunConfig()
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -71,6 +76,7 @@ def test_yaml_toml_and_json_agree(tmp_path):
             "unknown key 'engine.slab_sd'.*'engine.slab_std'",
         ),
         ({"engine": 3}, "engine must hold keys and values"),
+        ({"engine": {"paired": True}}, "engine.paired: there is no noise in pairs any more"),
         ({"engine": {"name": "sbn"}}, "must be one of map, flat-vi, sbnn.*Did you mean 'sbnn'"),
         ({"engine": {"lr": "fast"}}, "engine.lr must be a number, got 'fast'"),
         ({"engine": {"lr": True}}, "engine.lr must be a number, got True"),

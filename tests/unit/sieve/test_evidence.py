@@ -113,14 +113,12 @@ def test_masks_are_sticky():
     assert not (twice.keep & ~again.keep).any()
 
 
-def test_pruned_weights_are_counted_as_asked():
+def test_pruned_weights_count_as_relaxed():
     posterior = posterior_of(n_supported=12)
     before = torch.ones(26, dtype=torch.bool)
     before[:6] = False
     masked = posterior.masked(before)
     reference = weight_evidence().log_odds(masked)["0.weight"]
-    as_zero = weight_evidence(count_pruned="as_zero").log_odds(masked)["0.weight"]
-    assert as_zero < reference
     part = masked.layout.slices["0.weight"]
     relaxed = weight_evidence().evidence(masked)[part].double()
     assert (relaxed[:6] == 0).all()
@@ -165,10 +163,6 @@ def test_posteriors_without_a_spread_are_refused():
     ("make", "message"),
     [
         (lambda: weight_evidence("savage"), r"Did you mean 'savage-dickey'"),
-        (
-            lambda: weight_evidence(count_pruned="zero"),
-            r"^prune_by_evidence: count_pruned must be one of",
-        ),
         (
             lambda: weight_evidence(prior_std="fitted"),
             r"^prune_by_evidence: prior_std must be one of empirical",

@@ -196,6 +196,20 @@ def test_other_settings_than_the_first_runs_raise(tmp_path, request, engine, opt
         fit_toy(toy(), engine, folder=tmp_path, resume=True, **options)
 
 
+def test_a_checkpoint_of_version_02_goes_on(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 5)
+        old = "bayesieve.training.loop.printed"
+        patch.setattr(old, lambda x: repr(x).replace("local=", "paired=False, local="))
+        with pytest.raises(Interrupted):
+            fit_toy(toy(), SBNN_, folder=tmp_path)
+    assert (
+        b", paired=False, local="
+        in next((tmp_path / "checkpoints").glob("*.safetensors")).read_bytes()
+    )
+    assert_equal_runs(fit_toy(toy(), SBNN_, folder=tmp_path, resume=True), fit_toy(toy(), SBNN_))
+
+
 def test_other_data_or_another_network_raise(tmp_path):
     fit_toy(toy(), MAP_, folder=tmp_path)
     again_in = {"folder": tmp_path, "resume": True}
