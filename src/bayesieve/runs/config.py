@@ -26,9 +26,6 @@ from bayesieve.text import short
 RECORD = "record"  # what config.json of a run folder holds besides settings
 _FLAGS = "flags"  # where settings come from that messages name by their flags
 Floats = tuple[float, ...]
-_GONE = {  # settings of version 0.2; None and False changed nothing
-    "engine.paired": "there is no noise in pairs any more. Leave it out, or use version 0.2.",
-}
 _WORDS = {
     str: "text",
     int: "a whole number",
@@ -342,10 +339,8 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
         hints, changes = hints_of(name), {}
         for key, value in section.items():
             full = f"{name}.{key}"
-            if full in _GONE and value in (None, False):
+            if full == "engine.paired" and not value:  # of version 0.2, where this changed nothing
                 continue
-            if full in _GONE:
-                raise UsageError(f"{where}: {full}: {_GONE[full]}")
             if key not in hints:
                 everywhere = {f"{section}.{spec.name}" for section, spec in all_settings()}
                 hint = did_you_mean(full, {f"{name}.{hint}" for hint in hints})

@@ -76,7 +76,7 @@ def test_a_setting_of_version_02_that_changed_nothing_is_passed_over():
             "unknown key 'engine.slab_sd'.*'engine.slab_std'",
         ),
         ({"engine": 3}, "engine must hold keys and values"),
-        ({"engine": {"paired": True}}, "engine.paired: there is no noise in pairs any more"),
+        ({"engine": {"paired": True}}, "unknown key 'engine.paired'"),
         ({"engine": {"name": "sbn"}}, "must be one of map, flat-vi, sbnn.*Did you mean 'sbnn'"),
         ({"engine": {"lr": "fast"}}, "engine.lr must be a number, got 'fast'"),
         ({"engine": {"lr": True}}, "engine.lr must be a number, got True"),
