@@ -62,7 +62,7 @@ from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.unit_rules import keep_units
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from studies.pretrained_resnet import published
 

@@ -27,7 +27,7 @@ from bayesieve.core.memory import forget_peak, peak_resident_bytes
 from bayesieve.files import write_atomically
 from bayesieve.nets import gpt
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 
 
 class Size(NamedTuple):

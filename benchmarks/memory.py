@@ -42,7 +42,7 @@ from bayesieve.engines.recipes import ENGINES, RunSize, build_engine, resolve_en
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
 from bayesieve.nets import lenet5_caffe, mlp
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 
 SHAPE, CLASSES, N_TRAIN, N_TEST, BATCH, STEPS = (1, 28, 28), 10, 20_000, 2_000, 128, 6
 REPEATS = 3

@@ -29,7 +29,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.files import write_atomically
 from bayesieve.nets import mlp
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 
 ENGINES = {"MAP": MAP(), "FlatVI": FlatVI(), "SBNN": SBNN()}

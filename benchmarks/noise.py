@@ -32,7 +32,7 @@ from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.text import markdown_table
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from benchmarks.steps import lenet5_relu
 
 KINDS: dict[str, dict[str, bool]] = {

@@ -38,7 +38,7 @@ from bayesieve.data.streams import Stream
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.files import write_atomically
 from bayesieve.nets import lenet5_caffe, mlp
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 
 N, BATCH, WORKERS = 6_400, 128, 2

@@ -46,7 +46,8 @@ from bayesieve.engines import Engine
 from bayesieve.nets import gpt
 from bayesieve.nets.adapters import adapters, merged
 from bayesieve.sieve.schedule import GradualUnits
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from studies import images
 from studies.char_gpt import TEXT, Text, windows
 from studies.harness import Row, Run, chosen, joined, make_row, numbers, seeded, study_parser

@@ -48,7 +48,8 @@ from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.nets import conv2_bn_fc3, conv2_fc2
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from bayesieve.training.stepper import CompileMode
 from studies.figures import method_curves
 from studies.harness import (

@@ -31,7 +31,8 @@ from bayesieve import SGLD, Problem, likelihoods, priors
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.batch import stacked
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from studies.aeb_linear import P, make_data, support_counts
 from studies.harness import Run, chosen, count, make_row, study_parser
 

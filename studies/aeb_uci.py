@@ -26,7 +26,8 @@ from bayesieve.core.posterior import Samples
 from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
 from bayesieve.nets import mlp
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from studies.harness import Run, chosen, count, make_row, study_parser
 
 SETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "wine", "yacht", "protein")

@@ -52,7 +52,8 @@ from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
 from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.groups import units_of
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Progress
 from bayesieve.training.stepper import COMPILE_MODES, CompileMode, fast_kernels
 from studies import harness

@@ -29,7 +29,8 @@ from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.sieve.evidence import weight_evidence
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import Score, ScoreName
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from studies import harness
 from studies.harness import Run, chosen, make_row, study_parser
 from studies.images import mean_and_draws

@@ -55,7 +55,8 @@ from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.sieve.unit_rules import median_ms
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Pruning
 from bayesieve.training.stepper import CompileMode
 from studies import images

@@ -28,7 +28,7 @@ from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
 from bayesieve.engines.tdamp.channels import Message
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 
 Rule = Literal["product", "average"]
 

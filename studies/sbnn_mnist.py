@@ -29,7 +29,7 @@ from bayesieve.data.examples import Examples
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from studies.harness import Row, Run, chosen, make_row, splits, study_parser
 from studies.images import mean_and_draws
 

@@ -38,7 +38,7 @@ from bayesieve.data.examples import DataSet
 from bayesieve.engines import Engine
 from bayesieve.nets import vgg
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines

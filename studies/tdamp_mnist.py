@@ -37,7 +37,8 @@ from bayesieve.core.storage import save
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.nets import mlp
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.fit import Fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Progress
 from studies.figures import lines
 from studies.harness import Row, Run, chosen, make_row, seeded, study_parser

@@ -29,7 +29,7 @@ from bayesieve.sieve.groups import find_groups
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.unit_rules import keep_units
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from engine_table import ONE_EACH
 
 FAMILIES = ("map", "flat_vi", "horseshoe", "bmr", "sbnn", "sghmc", "tdamp")

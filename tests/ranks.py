@@ -24,10 +24,10 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import LostRankError
 from bayesieve.files import rank_of_process
-from bayesieve.training.checkpoint import Interrupted
 from bayesieve.training.distributed import join, shared_noise
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation
+from bayesieve.training.progress import Interrupted
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES
 from problems import seeded

@@ -12,7 +12,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.training import loop
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from problems import normal, renew, seeded
 

@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from bayesieve.sieve.prune import prune as prune
     from bayesieve.sieve.prune import sparsity_curve as sparsity_curve
     from bayesieve.sieve.schedule import GradualPruning as GradualPruning
-    from bayesieve.training.fit import fit as fit
+    from bayesieve.training.launch import fit as fit
     from bayesieve.training.options import Validation as Validation
     from bayesieve.training.schedule import Schedule as Schedule
 
 __version__ = "0.2.0"
 
 _HOME = {
-    "fit": "training.fit",
+    "fit": "training.launch",
     "Problem": "core.problem",
     "Schedule": "training.schedule",
     "Validation": "training.options",

@@ -30,7 +30,7 @@ from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from studies.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
 
 N_ATTACKED = 1000  # test inputs attacked, evenly spaced

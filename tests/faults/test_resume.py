@@ -13,7 +13,7 @@ from bayesieve.errors import DamagedFileError, DataError
 from bayesieve.training import checkpoint
 from bayesieve.training.checkpoint import OTHER_DATA, read_checkpoint
 from bayesieve.training.fingerprint import difference, fingerprint
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from commands import call, ok, refused
 from faults.injectors import Killed, flip, positions, truncate
 from faults.rows import cases

@@ -24,7 +24,7 @@ from bayesieve.errors import DivergedError
 from bayesieve.estimators.pace import Pace
 from bayesieve.sieve.rules import Rule
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import Fit, fit
+from bayesieve.training.launch import Fit, fit
 from bayesieve.training.options import Callback, Validation
 from bayesieve.training.schedule import Schedule
 

@@ -47,7 +47,7 @@ from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.sieve.trained import MAX_LOSS, Sieved, ranked, sieve_trained
 from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
 from bayesieve.text import markdown_table
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 
 SCORE: Final = "snr"  # which weights go first when `sieve` is asked for a number of zeros

@@ -28,7 +28,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -37,6 +37,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from bayesieve.errors import LostRankError
 from bayesieve.files import is_shared
+from bayesieve.training.fingerprint import data_of, settings_of
+
+if TYPE_CHECKING:
+    from bayesieve.training.loop import Loop
 
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -156,6 +160,15 @@ class Ranks:
                 f"fit: rank {other[0]} of {self.size} has other {what} than rank 0. Give all "
                 "processes the same; each takes its part of every batch."
             )
+
+    def start(self, loop: "Loop") -> None:
+        """Raise unless the ranks run the same; give all of them the state of the first."""
+        self.check_same("data", data_of(loop.population.problem))
+        self.check_same("settings", settings_of(loop))
+        state = loop.population.copies()
+        self.copy_first_(state)
+        loop.population.restore_(state)
+        loop.record = self.from_first(loop.record.to("cpu")).to(self.device)
 
     def wait(self) -> None:
         """Wait until all ranks are here."""

@@ -1,4 +1,4 @@
-"""Batches of a stream for the steps of a run, copied to the device ahead of their step."""
+"""What the steps of a run take: examples in random order, or the batches of a stream."""
 
 from collections.abc import Generator
 from typing import Any
@@ -10,7 +10,15 @@ from torch.utils._pytree import tree_leaves
 from bayesieve.core.batch import Batch
 from bayesieve.core.problem import Problem
 from bayesieve.engines.recipes import RunSize
-from bayesieve.training.fingerprint import Fingerprint, fingerprint
+
+
+def epoch_order(problem: Problem, order: torch.Generator) -> Tensor:
+    """The order of an epoch on the problem's device: (N,), or (k, n) if each model has rows."""
+    if problem.rows is None:
+        permutation = torch.randperm(problem.n_data, generator=order)
+    else:
+        permutation = torch.rand(problem.rows.index.shape, generator=order).argsort(1)
+    return permutation.to(problem.device)
 
 
 def feed(problem: Problem, size: RunSize, seed: int, start: int) -> Generator[Batch]:
@@ -61,12 +69,3 @@ def _arrived(batch: Batch, event: "torch.cuda.Event") -> Batch:
         if isinstance(leaf, Tensor):
             leaf.record_stream(current)  # memory is not reused before the step has read it
     return batch
-
-
-def data_of(problem: Problem) -> Fingerprint | None:
-    """Fingerprint of the data of a run; None of a stream that may come in any order."""
-    if problem.stream is None:
-        return fingerprint(problem.x, problem.y)
-    if not problem.stream.repositionable:
-        return None
-    return fingerprint(problem.sample.x, problem.sample.y)

@@ -1,4 +1,4 @@
-"""A short description of data, to tell whether a run goes on with those that it began with.
+"""A short description of data and settings, to see whether a run goes on with what it began with.
 
 The examples are cut into 16 parts in their order. Of each the SHA-256 is kept, and one weighted sum
 with its scale: another machine may round the last digit of standardised numbers otherwise, which
@@ -6,13 +6,18 @@ changes the hash but not the data. Of large sets every k-th example is taken.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bayesieve.core.inputs import Input
+from bayesieve.core.problem import Problem
+
+if TYPE_CHECKING:
+    from bayesieve.training.loop import Loop
 
 _PARTS = 16
 _MOST_BYTES = 64 << 20  # that are looked at, of inputs and of targets
@@ -31,6 +36,39 @@ def fingerprint(x: Input, y: Tensor) -> Fingerprint:
     """
     inputs = {"inputs": x} if isinstance(x, Tensor) else x.named
     return {name: _describe(tensor) for name, tensor in ({**inputs, "targets": y}).items()}
+
+
+def data_of(problem: Problem) -> Fingerprint | None:
+    """Fingerprint of the data of a run; None of a stream that may come in any order."""
+    if problem.stream is None:
+        return fingerprint(problem.x, problem.y)
+    if not problem.stream.repositionable:
+        return None
+    return fingerprint(problem.sample.x, problem.sample.y)
+
+
+def settings_of(loop: "Loop") -> dict[str, Any]:
+    """The settings that must not change between a run and its continuation, by name."""
+    problem, watch = loop.population.problem, loop.validation
+    return {
+        "engine": printed(loop.population.engine),
+        "n_models": loop.population.n,
+        "n_data": problem.n_data,
+        "n_steps": loop.size.n_steps,
+        "batch_size": loop.size.batch_size,
+        "seed": loop.seed,
+        "schedule": loop.schedule.text(),
+        "pruning": printed(loop.pruning),
+        "patience": None if watch is None else watch.patience,
+        "min_delta": None if watch is None else watch.min_delta,
+        "clip_norm": loop.schedule.clip_norm,
+        "augment": printed(problem.augment),
+    }
+
+
+def printed(value: object) -> str:
+    """Print a setting alike in every process: without addresses of functions."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

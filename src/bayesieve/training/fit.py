@@ -5,8 +5,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator
@@ -22,14 +21,15 @@ from bayesieve.engines import Engine, recipes
 from bayesieve.engines.optimisers import Moments
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
-from bayesieve.training.checkpoint import OTHER_DATA, check_resumable, has_checkpoint
-from bayesieve.training.distributed import join
-from bayesieve.training.lock import folder_locked
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row, Validation
 from bayesieve.training.population import Population, Start, one_engine
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels, should_compile, should_run_natively
+
+if TYPE_CHECKING:
+    from bayesieve.training.checkpoint import Checkpoints
+    from bayesieve.training.distributed import Ranks
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,53 +148,15 @@ def fit(
     pruning: Pruning | None = None,
     validation: Validation | None = None,
     start_from: Start | None = None,
-    folder: Path | str | None = None,
-    resume: bool | Literal["with other data"] = False,
     callbacks: Sequence[Callback] = (),
+    keeper: "Checkpoints | None" = None,
+    ranks: "Ranks | None" = None,
 ) -> Fit:
-    """Learn the posterior of a problem with an engine.
+    """Learn the posterior of a problem with an engine, in memory and with the processes given.
 
-    Settings left out, those of the engine too, are the recommended ones for the task and the size
-    of the data (`engines.recipes`). Fits in several threads take turns (`core.turns`). Processes
-    that `torchrun` started share the batches of one fit (`training.distributed`).
-
-    Args:
-        problem: network, likelihood and data, on the device to train on (`problem.to`).
-        engine: an engine, or a list with one for each model of a population, trained as one: of
-            one class, numbers may differ. `[engine] * 5` trains five models that differ in their
-            random numbers. All draw from one stream, so that the first is not the single run of
-            the same seed. A problem with `rows` has as many models as rows. One that diverges is
-            dropped with a warning, and named in `Fit.diverged`; the others go on.
-        epochs: passes over the data; give this or `steps`, or leave both to the recipe.
-        steps: gradient steps.
-        batch_size: examples per step; None takes the recommended number.
-        micro_batch: most examples that go through the network at once, to save memory. The
-            gradient is that of the whole batch, except that BatchNorm normalises each micro-batch
-            by itself, and that noise of dropout and activations is drawn in another order.
-        seed: fixes initial draws, noise and batch order.
-        schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm;
-            None takes the recommended one, whose weight of the prior is mostly below 1 (`Fit.kl`);
-            `Schedule(lr="cosine", kl=1)` is Bayes' rule, `Schedule()` keeps both constant.
-        pruning: gradual sparsity (`GradualPruning`); the mask is renewed 50 to 100 times.
-        validation: held-out data to watch, with optional early stopping.
-        start_from: a posterior to continue from, or a list with one for each model; the zeros of
-            a sparse model stay zero.
-        folder: receives `metrics.jsonl` and `checkpoints/`, and is locked meanwhile: another fit
-            into it is refused. None writes nothing.
-        resume: continue from the newest checkpoint in the folder. The data must be those of the
-            first run, unless it is "with other data".
-        callbacks: called after each epoch, or by `training.options.EverySteps` after steps; one
-            that returns True ends the run. `contrib.logs` has those that write logs.
-
-    Example:
-        >>> from torch import nn
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> from bayesieve.engines.map import MAP
-        >>> x = torch.linspace(-1, 1, 64)[:, None]
-        >>> problem = Problem(nn.Linear(1, 1), Gaussian(), (x, 3 * x[:, 0]))
-        >>> run = fit(problem, MAP(lr=0.1), epochs=200, seed=0)
-        >>> round(run.posterior.mean[0].item(), 2)
-        3.0
+    `bayesieve.fit` calls this and explains the arguments. It makes the `keeper`, which locks the
+    folder of the run, writes into it and resumes from it, and joins the `ranks`, the processes that
+    share the run.
     """
     check_kinds(problem, schedule, pruning, start_from, callbacks)
     check_seed("fit", seed=seed)
@@ -202,16 +164,6 @@ def fit(
     if validation is not None:
         validation.check(problem, n_models)
     size, engine, schedule = _recommended(problem, engine, schedule, epochs, steps, batch_size)
-    ranks = join(problem.device)
-    folder = None if folder is None or (ranks is not None and ranks.rank > 0) else Path(folder)
-    if resume not in (True, False, OTHER_DATA):
-        raise ValueError(f'fit: resume must be True, False or "{OTHER_DATA}", got {resume!r}.')
-    if ranks is not None and ranks.rank > 0:
-        resume = False  # the first process reads the checkpoint for all
-    if resume and folder is None:
-        raise ValueError("fit: resume=True needs the folder of the first run, folder=....")
-    if resume and folder is not None:
-        check_resumable(folder / "checkpoints")
     check_run(problem, size, schedule, pruning, micro_batch, 1 if ranks is None else ranks.size)
     # A copy: a later run on this problem must not change the module buffers of this one.
     problem = problem.to(problem.device if ranks is None else ranks.device)
@@ -229,22 +181,17 @@ def fit(
     started = time.perf_counter()
     # A module's dropout draws from the global generator: fits in threads take turns.
     with (
-        nullcontext() if folder is None else folder_locked(folder),
+        keeper or nullcontext(),
         own_stream("fit", seed, problem.device),
         fast_kernels(problem.device),
     ):
-        if folder is not None and not resume and has_checkpoint(folder):
-            raise ValueError(
-                f"fit: {folder} holds checkpoints of an earlier run. Use another folder, remove "
-                "them, or continue that run with resume=True."
-            )
         generator = Generator(problem.device).manual_seed(seed)
         state = engine.init(problem, generator, n_models)
         check_moments(engine, state, schedule.moments)
         population = Population(problem, engine, state, n_models)
-        loop = Loop(population, size, schedule, pruning, validation, folder, seed, ranks)
+        loop = Loop(population, size, schedule, pruning, validation, seed, keeper, ranks)
         try:
-            loop.start(start_from, resume=resume)
+            loop.start(start_from)
             loop.run(callbacks)
         except Exception as error:
             if out_of_memory(error):
@@ -262,7 +209,7 @@ def fit(
 def _without_memory(loop: Loop, error: Exception) -> str:
     """Say that memory ran out in a run, and what to do."""
     reason = (str(error) or type(error).__name__).partition("\n")[0].rstrip(".")
-    saved = "" if loop.folder is None else f" Checkpoints are in {loop.folder}."
+    saved = "" if loop.keeper is None else f" Checkpoints are in {loop.keeper.folder}."
     return f"fit: memory ran out at step {loop.record.step}: {reason}.{saved} {shortage()}"
 
 
@@ -355,7 +302,7 @@ def check_run(
         warnings.warn(
             f"fit: BatchNorm normalises each micro-batch of {micro_batch} examples by itself, so "
             f"the gradient is not that of the batch of {size.batch_size}.",
-            stacklevel=3,
+            stacklevel=4,
         )
     if schedule is not None and schedule.kl_after is not None and pruning is None:
         raise ValueError(
@@ -365,7 +312,7 @@ def check_run(
         warnings.warn(
             f"fit: of {problem.layout.describe()}. Name others with "
             "Problem(..., roles=Roles(prune=...)).",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -9,8 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from functools import cached_property
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor
@@ -20,21 +19,7 @@ from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.engines import Renewing, Settling
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
-from bayesieve.training.checkpoint import (
-    OTHER_DATA,
-    Interrupted,
-    Record,
-    Settings,
-    interruptible,
-    plain,
-    printed,
-    resume_run,
-    save_run,
-    write_metrics,
-)
-from bayesieve.training.distributed import Ranks
-from bayesieve.training.feed import data_of, feed
-from bayesieve.training.fingerprint import Fingerprint
+from bayesieve.training.feed import epoch_order, feed
 from bayesieve.training.options import (
     Callback,
     EverySteps,
@@ -44,14 +29,36 @@ from bayesieve.training.options import (
     Validation,
     renewal_steps,
 )
-from bayesieve.training.population import Population, Start, epoch_order
-from bayesieve.training.progress import Bar, progress_bar
+from bayesieve.training.population import Population, Start
+from bayesieve.training.progress import (
+    Bar,
+    Interrupted,
+    Record,
+    interruptible,
+    plain,
+    progress_bar,
+)
 from bayesieve.training.schedule import Schedule, minibatch_weight
 from bayesieve.training.stepper import make_stepper
 
+if TYPE_CHECKING:
+    from bayesieve.training.checkpoint import Checkpoints
+    from bayesieve.training.distributed import Ranks
+
 
 class Loop:
-    """The loop of one run: `start`, then `run`; what happened is in `record`."""
+    """The loop of one run: `start`, then `run`; what happened is in `record`.
+
+    Args:
+        population: the models.
+        size: steps, and examples in each.
+        schedule: of the dials.
+        pruning: of the masks.
+        validation: held-out data to watch.
+        seed: of the order of examples.
+        keeper: writes rows and checkpoints, and reads the newest; None keeps nothing.
+        ranks: the processes that share the run; None for one.
+    """
 
     def __init__(
         self,
@@ -60,14 +67,14 @@ class Loop:
         schedule: Schedule,
         pruning: Pruning | None,
         validation: Validation | None,
-        folder: Path | None,
         seed: int,
-        ranks: Ranks | None = None,
+        keeper: "Checkpoints | None" = None,
+        ranks: "Ranks | None" = None,
     ) -> None:
         self.population, self.size = population, size
         self.schedule, self.pruning = schedule, pruning
-        self.validation, self.folder, self.seed = validation, folder, seed
-        self.ranks = ranks
+        self.validation, self.seed = validation, seed
+        self.keeper, self.ranks = keeper, ranks
         self.renewals = range(0) if pruning is None else renewal_steps(pruning, size.n_steps)
         engine = population.engine
         self.renewing = engine if isinstance(engine, Renewing) else None
@@ -82,7 +89,7 @@ class Loop:
         self.watchers: list[EverySteps] = []
         self.ended = False  # by a callback
 
-    def start(self, start_from: Start | None, *, resume: bool | str) -> None:
+    def start(self, start_from: Start | None) -> None:
         """Begin at a posterior, with a mask, or at a checkpoint."""
         population = self.population
         if start_from is not None:
@@ -91,23 +98,16 @@ class Loop:
             population.allow_masks_()
             self.pruning.check(population.posterior())
         self.stepper = make_stepper(population.problem, population.engine, population.state)
-        if self.folder is not None and resume:
-            data = None if resume == OTHER_DATA else self._data
-            resume_run(self.folder, self.record, population, self._settings(), data)
-        if self.ranks is not None:
-            self.ranks.check_same("data", self._data)
-            self.ranks.check_same("settings", self._settings())
-            state = population.copies()
-            self.ranks.copy_first_(state)
-            population.restore_(state)
-            self.record = self.ranks.from_first(self.record.to("cpu")).to(population.problem.device)
+        for one in (self.keeper, self.ranks):
+            if one is not None:
+                one.start(self)
 
     def run(self, callbacks: Sequence[Callback]) -> None:
         """Run the remaining steps; an interrupt writes a checkpoint before it propagates."""
         record, size, ranks = self.record, self.size, self.ranks
         self.watchers = [one for one in callbacks if isinstance(one, EverySteps)]
         after_epochs = [one for one in callbacks if not isinstance(one, EverySteps)]
-        caught = self.folder is not None or ranks is not None
+        caught = self.keeper is not None or ranks is not None
         with (
             self._feeding(),
             progress_bar(size.n_steps, record.step, shown=self._first) as bar,
@@ -240,11 +240,8 @@ class Loop:
         record.log_lik_sum.zero_()
         record.order = self.order.get_state()
         record.history.append(row)
-        if self.folder is not None:
-            write_metrics(self.folder, record.history)
-            every = self.schedule.checkpoint_every
-            if every is None or record.step % every == 0:
-                self._save()
+        if self.keeper is not None:
+            self.keeper.close_epoch(self)
         return row
 
     def _zeros(self) -> Row:
@@ -316,29 +313,8 @@ class Loop:
         return patience is not None and self.record.epochs_without_gain() >= patience
 
     def _save(self) -> None:
-        if self.folder is not None:
-            save_run(self.folder, self.record, self.population, self._settings(), self._data)
-
-    @cached_property
-    def _data(self) -> Fingerprint | None:
-        return data_of(self.population.problem)
-
-    def _settings(self) -> Settings:
-        problem, watch = self.population.problem, self.validation
-        return {
-            "engine": printed(self.population.engine),
-            "n_models": self.population.n,
-            "n_data": problem.n_data,
-            "n_steps": self.size.n_steps,
-            "batch_size": self.size.batch_size,
-            "seed": self.seed,
-            "schedule": self.schedule.text(),
-            "pruning": printed(self.pruning),
-            "patience": None if watch is None else watch.patience,
-            "min_delta": None if watch is None else watch.min_delta,
-            "clip_norm": self.schedule.clip_norm,
-            "augment": printed(problem.augment),
-        }
+        if self.keeper is not None:
+            self.keeper.save(self)
 
 
 def _advice(engine: object) -> str:
@@ -347,7 +323,7 @@ def _advice(engine: object) -> str:
     for name in ("lr", "step_size"):
         if hasattr(engine, name):
             return (
-                f"Lower {name} ({getattr(engine, name)}; --lr), add warm-up (Schedule.warmup, "
-                f"--warmup) or Schedule.clip_norm (--clip-norm), or {scale}."
+                f"Lower {name} ({getattr(engine, name)}), add warm-up (Schedule.warmup) or "
+                f"Schedule.clip_norm, or {scale}."
             )
     return f"{scale.capitalize()}."

@@ -9,7 +9,7 @@ from numbers import Real
 from typing import Any, TypeAlias, get_args
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from bayesieve.core.batch import Rows
 from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
@@ -172,12 +172,3 @@ def one_engine(
                 f"{spec.name} ({values})."
             )
     return replace(first, **merged), len(engine)
-
-
-def epoch_order(problem: Problem, order: Generator) -> Tensor:
-    """The order of an epoch on the problem's device: (N,), or (k, n) if each model has rows."""
-    if problem.rows is None:
-        permutation = torch.randperm(problem.n_data, generator=order)
-    else:
-        permutation = torch.rand(problem.rows.index.shape, generator=order).argsort(1)
-    return permutation.to(problem.device)

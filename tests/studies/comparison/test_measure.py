@@ -18,7 +18,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.options import Compare
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from studies.comparison import measure as measuring
 from studies.comparison.measure import measure

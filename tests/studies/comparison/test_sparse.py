@@ -11,7 +11,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from studies.comparison import measure
 from studies.comparison.measure import reachable

@@ -16,7 +16,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.errors import UsageError
 from bayesieve.runs import train
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import EverySteps
 
 

@@ -19,7 +19,7 @@ from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.trained import sieve_trained
 from bayesieve.sieve.unit_rules import keep_macs, keep_units, median_ms
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation
 
 SOURCE = torch.Generator().manual_seed(3)

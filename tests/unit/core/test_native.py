@@ -45,7 +45,7 @@ from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.nets import mlp
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import should_run_natively
 from problems import no_data, normal, run, seeded

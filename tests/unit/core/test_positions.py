@@ -16,7 +16,7 @@ from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.deliver.serving import onnx_columns, predict_bundle
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.laplace import laplace, laplace_units
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from problems import normal, seeded
 
 

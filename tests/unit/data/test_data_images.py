@@ -22,7 +22,7 @@ from bayesieve.data.image_sets import LAYOUTS
 from bayesieve.engines.map import MAP
 from bayesieve.errors import DataError
 from bayesieve.files import LIMITS
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 
 
 @pytest.fixture(autouse=True)

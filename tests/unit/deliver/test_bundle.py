@@ -40,7 +40,7 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DamagedFileError, UnsupportedModelError
 from bayesieve.nets import gpt, lenet_300_100
 from bayesieve.sieve.compact import compact
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from problems import normal
 from zoo import BY_NAME, REPEATED, ZOO
 

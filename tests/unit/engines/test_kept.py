@@ -13,7 +13,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.sieve.schedule import AnnealedPruning
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from problems import known_support, seeded
 from runs import fit_toy, toy, with_batch_norm
 

@@ -13,7 +13,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.optimisers import Moments, adabelief_, adam_, pace_of, rounded
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from problems import normal
 

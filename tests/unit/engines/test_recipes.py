@@ -26,7 +26,7 @@ from bayesieve.nets import mlp
 from bayesieve.runs.build import make_plan
 from bayesieve.runs.config import DataConfig, NetConfig, RunConfig
 from bayesieve.runs.options import Compare
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from studies.comparison.methods import build_method
 

@@ -20,7 +20,7 @@ from bayesieve.engines.tdamp.groups import (
     without,
 )
 from bayesieve.nets import mlp
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation
 from problems import normal, seeded
 

@@ -6,7 +6,7 @@ import pytest
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 
 QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
 

@@ -9,7 +9,7 @@ from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.estimators import SieveClassifier, SieveRegressor
 from bayesieve.estimators.online import Online
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from problems import conjugate
 

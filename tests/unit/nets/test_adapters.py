@@ -9,7 +9,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.nets.adapters import Adapter, adapters, merged
 from bayesieve.sieve.schedule import GradualUnits
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from problems import normal
 
 

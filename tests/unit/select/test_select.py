@@ -19,7 +19,7 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
 from bayesieve.select.importance import linear_layers, matrices_of
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES
 from problems import seeded

@@ -12,8 +12,8 @@ from bayesieve.data.augment import Augment
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sgmcmc import SGHMC
-from bayesieve.training.checkpoint import Interrupted
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
+from bayesieve.training.progress import Interrupted
 from runs import assert_equal_runs, assert_equal_states, interrupt_after, toy
 
 AUGMENT = Augment(shift=1, flip=True, rotation=20, erase=0.3, fill=(-1.0, 0.5))

@@ -19,7 +19,7 @@ from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels, make_stepper
 

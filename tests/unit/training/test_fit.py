@@ -22,7 +22,7 @@ from bayesieve.engines.sgmcmc import SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import DivergedError
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
 from problems import normal
@@ -442,7 +442,7 @@ def test_float64_and_a_single_example():
     ],
 )
 def test_wrong_arguments_raise(options, error, text):
-    from bayesieve.training.fit import fit
+    from bayesieve.training.launch import fit
 
     with pytest.raises(error, match=text):
         fit(toy(), SIMPLE, **options)

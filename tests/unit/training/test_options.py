@@ -12,10 +12,10 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.training.checkpoint import Interrupted, interruptible, plain, printed
-from bayesieve.training.fit import fit
+from bayesieve.training.fingerprint import printed
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation
-from bayesieve.training.progress import Bar, progress_bar
+from bayesieve.training.progress import Bar, Interrupted, interruptible, plain, progress_bar
 from bayesieve.training.stepper import fast_kernels
 
 PAIR = (torch.zeros(2, 1), torch.zeros(2))

@@ -12,7 +12,7 @@ from bayesieve.data.examples import Examples
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
 from problems import linear_model, normal

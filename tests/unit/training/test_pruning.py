@@ -16,7 +16,7 @@ from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
 from runs import PER_EPOCH, Spy, fit_toy, toy

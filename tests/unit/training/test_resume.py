@@ -18,8 +18,9 @@ from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 from bayesieve.sieve.scores import magnitude_score
-from bayesieve.training.checkpoint import Interrupted, has_checkpoint
+from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.training.options import Validation, renewal_steps
+from bayesieve.training.progress import Interrupted
 from bayesieve.training.schedule import Schedule
 from runs import (
     PER_EPOCH,

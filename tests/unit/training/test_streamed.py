@@ -18,7 +18,7 @@ from bayesieve.data.streams import StoredRows, Stream
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError, UnsupportedModelError
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ONE_EACH
 from problems import renew
