@@ -47,8 +47,7 @@ from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, with_draws
 from bayesieve.text import as_bytes, tempering_words
 from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint, write_metrics
-from bayesieve.training.fit import Fit
-from bayesieve.training.launch import fit
+from bayesieve.training.launch import Fit, fit
 from bayesieve.training.options import Row
 
 # Of the section training.
