@@ -200,7 +200,7 @@ def test_other_settings_than_the_first_runs_raise(tmp_path, request, engine, opt
 def test_a_checkpoint_of_version_02_goes_on(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         interrupt_after(patch, 5)
-        old = "bayesieve.training.loop.printed"
+        old = "bayesieve.training.fingerprint.printed"
         patch.setattr(old, lambda x: repr(x).replace("local=", "paired=False, local="))
         with pytest.raises(Interrupted):
             fit_toy(toy(), SBNN_, folder=tmp_path)
