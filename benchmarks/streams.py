@@ -13,11 +13,9 @@ together get that much time in a step.
 
 import argparse
 import gc
-import io
 import json
 import resource
 import statistics
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,7 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
-from bayesieve.data.stored import MappedArrays, TableFiles, TarShards
+from bayesieve.data.stored import MappedArrays, TableFiles
 from bayesieve.data.streams import Stream
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.files import write_atomically
@@ -56,21 +54,10 @@ def sources(folder: Path, x: Tensor, y: Tensor) -> dict[str, Source]:
     np.savez(folder / "pixels.npz", x=pixels, y=labels)
     table = pyarrow.table({"pixels": list(x.flatten(1).numpy()), "label": labels})
     pyarrow.parquet.write_table(table, folder / "rows.parquet", row_group_size=512)
-    with tarfile.open(folder / "shard.tar", "w") as tar:
-        for i, (image, label) in enumerate(zip(x.numpy(), labels, strict=True)):
-            content = io.BytesIO()
-            np.save(content, image)
-            for ending, data in (("npy", content.getvalue()), ("cls", str(label).encode())):
-                info = tarfile.TarInfo(f"{i:06d}.{ending}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
     rows = TensorDataset(x, y)
 
     def arrays() -> MappedArrays:
         return MappedArrays(folder / "pixels.npz", scale=1 / 255)
-
-    def shards() -> TarShards:
-        return TarShards([folder / "shard.tar"], "npy", "cls")
 
     def flat() -> TableFiles:
         return TableFiles([folder / "rows.parquet"], "label", ["pixels"])
@@ -81,7 +68,6 @@ def sources(folder: Path, x: Tensor, y: Tensor) -> dict[str, Source]:
         "Dataset, no worker": lambda: Stream(rows),
         "mapped bytes, no worker": lambda: Stream(arrays()),
         "mapped bytes, 2 workers": lambda: Stream(arrays(), workers=WORKERS),
-        "tar shard, 2 workers": lambda: Stream(shards(), workers=WORKERS),
         "Parquet, 2 workers": lambda: Stream(flat(), workers=WORKERS),
     }
 

@@ -29,7 +29,7 @@ from sklearn.preprocessing import StandardScaler
 
 from bayesieve.data.files import data_root
 from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
-from bayesieve.estimators.many import RowSets
+from bayesieve.estimators.base import RowSets
 
 
 def table(name: str, n_fits: int) -> tuple[NDArray[np.float64], NDArray[np.float64], RowSets]:

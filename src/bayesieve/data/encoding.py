@@ -40,7 +40,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesieve.data.frames import Column, as_text, column_of, dates_of, is_missing, kind_of
+from bayesieve.data.frames import (
+    Column,
+    Frame,
+    array_names,
+    as_text,
+    column_of,
+    dates_of,
+    is_missing,
+    kind_of,
+)
 from bayesieve.data.preprocessing import cut_moments
 from bayesieve.errors import DataError
 
@@ -55,7 +64,7 @@ _SHOWN = 3  # values named in a remark
 _PROBLEMS = 10  # named in an error
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DATE_PARTS = ("time", "season sin", "season cos", "weekday", "hour sin", "hour cos")
-IMPUTE = 'Fill them, drop the rows, or use missing="impute" (--missing impute).'
+IMPUTE = 'Fill them, drop the rows, or use missing="impute".'
 _NEW_ROWS = "Fill them or drop the rows; a model trained with missing values imputed would."
 
 
@@ -162,8 +171,7 @@ def _with_dates(name: str, column: Column, *, dates: bool) -> Column:
     dated = dates_of(column)
     if dated is not None and not dates:
         raise DataError(
-            f"column {name!r} holds dates. Use date_parts=True (--date-parts), or drop it (--drop "
-            f"{name})."
+            f"column {name!r} holds dates. Use date_parts=True, or drop it: drop=[{name!r}]."
         )
     return column if dated is None else dated
 
@@ -175,7 +183,7 @@ def _fit_column(
     if is_missing(seen).all():
         raise DataError(
             f"column {name!r} must have a value in the training part, but all are missing. Drop "
-            f"the column (--drop {name})."
+            f"it: drop=[{name!r}]."
         )
     if kind_of(seen) == "text":
         return [_fit_category(name, seen, remarks, impute=impute)]
@@ -352,6 +360,36 @@ def plain_encoding(values: NDArray[np.float64], names: Sequence[str]) -> list[En
         {"name": name, "kind": "numeric", "mean": 0.0, "std": 1.0, "fill": fill}
         for name, fill in zip(names, np.median(values, 0).tolist(), strict=True)
     ]
+
+
+def encoding_of(table: NDArray[np.float64] | Frame, who: str) -> list[Entry]:
+    """The recipe of a table that was checked, in the units of its columns.
+
+    Numbers without gaps, of which there may be thousands of columns, stay as they are.
+    """
+    numbers = _gapless(table)
+    if numbers is None:
+        frame = table if isinstance(table, Frame) else Frame.of_array(table)
+        return fit_encoding(who, frame.columns, standardise=False)
+    names = table.columns if isinstance(table, Frame) else array_names(table)
+    return plain_encoding(numbers, list(names))
+
+
+def inputs_of(
+    table: NDArray[np.float64] | Frame, entries: Sequence[Mapping[str, Any]], who: str
+) -> NDArray[np.float64]:
+    """Inputs, (n, q), of a table by a recipe; columns go by their place, not their name."""
+    if (numbers := _gapless(table)) is not None and is_plain(entries):
+        return numbers
+    frame = table if isinstance(table, Frame) else Frame.of_array(table)
+    named = dict(zip(raw_columns(entries), frame.columns.values(), strict=True))
+    return encode(named, entries, who)
+
+
+def _gapless(table: NDArray[np.float64] | Frame) -> NDArray[np.float64] | None:
+    """A table of numbers that are all there, (n, p); None for any other."""
+    numbers = table.numbers() if isinstance(table, Frame) else table
+    return None if numbers is None or not np.isfinite(numbers).all() else numbers
 
 
 def is_plain(entries: Sequence[Mapping[str, Any]]) -> bool:

@@ -1,22 +1,19 @@
-"""Sources of streams in files: mapped arrays, Parquet and Arrow tables, and tar shards.
+"""Sources of streams in files: mapped arrays, and Parquet and Arrow tables.
 
 Each knows its length without reading the data, and reads any rows by their numbers, so that runs
 are resumed exactly (`data.streams`).
 """
 
 import io
-import json
 import os
-import tarfile
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from bayesieve.data.files import npy_header
 from bayesieve.data.streams import Pair, StoredRows
@@ -24,7 +21,6 @@ from bayesieve.errors import DataError
 
 PathLike = str | os.PathLike[str]
 _BLOCKS_HELD = 10  # row groups in memory of each process that reads; a window and some more
-_IMAGES = ("png", "jpg", "jpeg", "bmp", "ppm", "pgm")
 _CUT = "the file is cut short"
 
 
@@ -260,116 +256,3 @@ def _even(column: Any) -> bool:
 
     lengths = compute.list_value_length(column)
     return bool(compute.min(lengths) == compute.max(lengths))
-
-
-class TarShards(StoredRows):
-    """Examples in tar files, as WebDataset writes them: files of one name and several endings.
-
-    The headers are read once, to know where each example is: 32 bytes of memory for each.
-
-    Args:
-        files: the shards, uncompressed.
-        x: ending of the inputs, such as "png" or "npy".
-        y: ending of the targets, such as "cls".
-        decode: makes (x, y) of two byte strings; None reads images as floats in 0..1, (c, h, w),
-            .npy arrays, .json, and numbers written as text (.cls, .txt).
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "0.tar"
-        >>> with tarfile.open(path, "w") as tar:
-        ...     for name, content in (("a.json", b"[1.5, 2]"), ("a.cls", b"7")):
-        ...         member = tarfile.TarInfo(name)
-        ...         member.size = len(content)
-        ...         tar.addfile(member, io.BytesIO(content))
-        >>> TarShards([path], "json", "cls").take(np.array([0]))
-        (tensor([[1.5000, 2.0000]]), tensor([7]))
-    """
-
-    def __init__(
-        self,
-        files: Sequence[PathLike],
-        x: str,
-        y: str,
-        decode: Callable[[bytes, bytes], tuple[Any, Any]] | None = None,
-    ) -> None:
-        self.files = [Path(file) for file in ([files] if isinstance(files, str) else files)]
-        self.x, self.y, self.decode = x.lstrip("."), y.lstrip("."), decode
-        places = [self._index(path) for path in self.files]
-        self.blocks = [len(place) for place in places]
-        self._places = np.concatenate(places) if places else np.empty((0, 4), np.int64)
-        self._starts = np.concatenate([[0], np.cumsum(self.blocks)])
-        if not len(self):
-            raise DataError("TarShards: there is no example to read.")
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def take(self, rows: np.ndarray) -> Pair:
-        """Some examples, decoded."""
-        shards = np.searchsorted(self._starts, rows, "right") - 1
-        examples: dict[int, tuple[Any, Any]] = {}
-        for shard in np.unique(shards):
-            with self.files[shard].open("rb") as file:
-                for place in np.flatnonzero(shards == shard):
-                    examples[int(place)] = self._example(file, int(rows[place]))
-        columns = zip(*(examples[place] for place in range(len(rows))), strict=True)
-        try:
-            x, y = (torch.stack([_tensor(value) for value in column]) for column in columns)
-        except RuntimeError as error:  # of several shapes
-            reason = str(error).partition("\n")[0]
-            raise DataError(f"{self.files[0]}: examples cannot be stacked: {reason}.") from error
-        return x, y
-
-    def _example(self, file: BinaryIO, row: int) -> tuple[Any, Any]:
-        x_at, x_size, y_at, y_size = self._places[row]
-        file.seek(x_at)
-        x = file.read(x_size)
-        file.seek(y_at)
-        y = file.read(y_size)
-        if len(x) < x_size or len(y) < y_size:
-            raise DataError(f"{file.name}: {_CUT}.")
-        return self.decode(x, y) if self.decode else (_decoded(self.x, x), _decoded(self.y, y))
-
-    def _index(self, path: Path) -> np.ndarray:
-        """Where inputs and targets of each example are: (n, 4), place and size of both."""
-        found: dict[str, dict[str, tuple[int, int]]] = {}
-        try:
-            with tarfile.open(path, "r:") as tar:
-                for member in tar:
-                    folder, _, name = member.name.rpartition("/")
-                    key, _, ending = name.partition(".")
-                    if member.isfile() and ending in (self.x, self.y):
-                        known = found.setdefault(f"{folder}/{key}", {})
-                        known[ending] = member.offset_data, member.size
-        except (OSError, tarfile.TarError) as error:
-            raise DataError(f"{path}: is no uncompressed tar file: {error}.") from error
-        for key, known in found.items():
-            if len(known) < len({self.x, self.y}):
-                lacking = self.y if self.x in known else self.x
-                raise DataError(f"{path}: example {key.lstrip('/')} has no .{lacking}.")
-        rows = [(*known[self.x], *known[self.y]) for known in found.values()]
-        return np.array(rows, np.int64).reshape(-1, 4)
-
-
-def _decoded(ending: str, content: bytes) -> Any:
-    kind = ending.rpartition(".")[2].lower()
-    if kind in _IMAGES:
-        from PIL import Image
-
-        pixels = np.array(Image.open(io.BytesIO(content)))
-        pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
-        return torch.from_numpy(np.ascontiguousarray(pixels)).float() / 255
-    if kind == "npy":
-        return np.load(io.BytesIO(content), allow_pickle=False)
-    if kind == "json":
-        return json.loads(content)
-    if kind in ("cls", "txt"):
-        text = content.decode().strip()
-        return int(text) if text.lstrip("-").isdigit() else float(text)
-    raise DataError(f"TarShards: files .{ending} are not known here. Give decode=.")
-
-
-def _tensor(value: Any) -> Tensor:
-    tensor = torch.as_tensor(value)
-    return tensor.float() if tensor.is_floating_point() else tensor

@@ -1,10 +1,8 @@
 """Examples that are read batch by batch: a Dataset, a DataLoader, or files larger than memory.
 
 **Order.** A source with random access (a map-style Dataset, `StoredRows`) is read in an order that
-is a function of seed and epoch. The order needs no table: place i of an epoch is mapped to an
-example by a keyed permutation (a Feistel network, walked until it lands inside 0..N-1), so that
-memory does not grow with N and a run goes on at any step at once. Files with blocks (row groups)
-are read some blocks at a time, and mixed within those.
+is a function of seed and epoch, so a run goes on at any step at once. Files with blocks (row
+groups) are read some blocks at a time, and mixed within those.
 
 **Other sources** (IterableDataset, a DataLoader with a sampler of its own) set their order
 themselves. A resumed run reads them again up to its place. They see global generators seeded by
@@ -42,8 +40,6 @@ from bayesieve.errors import DataError
 Pair = tuple[Any, Tensor]  # inputs (one tensor, or a tuple or dict of them) and targets
 _AT_ONCE = 256  # examples of a batch where nobody asked for a number
 _WINDOW = 8  # blocks that are mixed
-_ROUNDS = 6
-_TABLE = 1 << 16  # orders of so many numbers are made whole
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -71,7 +67,6 @@ class Request(NamedTuple):
     rows: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
 class Stream:
     """Examples read batch by batch from any source.
 
@@ -91,12 +86,6 @@ class Stream:
         [2, 2, 1, 2]
     """
 
-    source: Dataset[Any] | DataLoader[Any]
-    n_data: int = 0
-    workers: int = 0
-    shuffle: bool = True
-    collate: Callable[[list[Any]], Any] | None = None
-
     def __init__(
         self,
         source: Dataset[Any] | DataLoader[Any],
@@ -112,15 +101,11 @@ class Stream:
                 "can be used as they are, as an (x, y) pair."
             )
         check_not_negative("Stream", workers=workers)
-        n_data = _count(source, n_data)
+        self.source, self.n_data = source, _count(source, n_data)
+        self.workers, self.shuffle, self.collate = workers, shuffle, collate
         if isinstance(source, DataLoader):
-            workers, collate = source.num_workers, source.collate_fn
-            shuffle = not isinstance(source.sampler, SequentialSampler)
-        for name, value in (
-            ("source", source), ("n_data", n_data), ("workers", workers), ("shuffle", shuffle),
-            ("collate", collate),
-        ):  # fmt: skip
-            object.__setattr__(self, name, value)
+            self.workers, self.collate = source.num_workers, source.collate_fn
+            self.shuffle = not isinstance(source.sampler, SequentialSampler)
 
     def __len__(self) -> int:
         return self.n_data
@@ -336,8 +321,8 @@ def epoch_rows(
     """
     if key is None or blocks is None:
         for first in range(start * size, n, size):
-            places = np.arange(first, min(first + size, n))
-            yield places if key is None else shuffled(places, n, key)
+            end = min(first + size, n)
+            yield np.arange(first, end) if key is None else shuffled(n, key)[first:end]
         return
     held, skip = np.empty(0, np.int64), start * size
     for window in _windows(np.asarray(blocks), key):
@@ -356,52 +341,22 @@ def epoch_rows(
 def _windows(blocks: np.ndarray, key: int) -> Iterator[np.ndarray]:
     """Rows of some blocks at a time, mixed; the blocks come in random order."""
     starts = np.concatenate([[0], np.cumsum(blocks)])
-    order = shuffled(np.arange(len(blocks)), len(blocks), key)
+    order = shuffled(len(blocks), key)
     for first in range(0, len(order), _WINDOW):
         chosen = order[first : first + _WINDOW]
         rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
-        yield rows[shuffled(np.arange(len(rows)), len(rows), _mixed(key, first))]
-
-
-def shuffled(places: np.ndarray, n: int, key: int) -> np.ndarray:
-    """The examples at some places of a random order of 0..n-1, without making the order.
-
-    A Feistel network permutes the numbers of 2h bits, 4^h >= n; a result >= n is permuted again
-    until it is not. Orders of few numbers are made whole.
-
-    Example:
-        >>> sorted(shuffled(np.arange(10), 10, key=7).tolist())
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    """
-    if n <= _TABLE:
-        return _order(n, key)[places]
-    half = ((n - 1).bit_length() + 1) // 2
-    shift, low = np.uint64(half), np.uint64((1 << half) - 1)
-    keys = [np.uint64(_mixed(key, i)) for i in range(_ROUNDS)]
-
-    def permuted(values: np.ndarray) -> np.ndarray:
-        left, right = values >> shift, values & low
-        for one in keys:
-            left, right = right, left ^ (_scrambled(right ^ one) & low)
-        return (left << shift) | right
-
-    rows = permuted(places.astype(np.uint64))
-    while (outside := rows >= n).any():
-        rows[outside] = permuted(rows[outside])
-    return rows.astype(np.int64)
+        yield rows[shuffled(len(rows), _mixed(key, first))]
 
 
 @lru_cache(maxsize=4)
-def _order(n: int, key: int) -> np.ndarray:
-    """A random order of few numbers, as a table."""
+def shuffled(n: int, key: int) -> np.ndarray:
+    """The numbers 0 to n - 1 in a random order that a key decides.
+
+    Example:
+        >>> sorted(shuffled(10, key=7).tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
     return np.random.default_rng(key).permutation(n)
-
-
-def _scrambled(values: np.ndarray) -> np.ndarray:
-    """A bijection of 64-bit numbers: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FACTORS[0])
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(_FACTORS[1])
-    return values ^ (values >> np.uint64(31))
 
 
 def _mixed(seed: int, number: int) -> int:

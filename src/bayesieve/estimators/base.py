@@ -1,18 +1,19 @@
-"""Base of classifier and regressor: parameters, what is read, prediction, delivery."""
+"""Base of classifier and regressor: parameters, reading, training of one or many, prediction."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
+from sklearn.utils import _safe_indexing, check_random_state, indexable
 from sklearn.utils.validation import (
     _check_sample_weight,
+    _num_samples,
     check_is_fitted,
     check_X_y,
     validate_data,
@@ -30,71 +31,47 @@ from bayesieve.core.turns import own_stream
 from bayesieve.data.encoding import (
     Entry,
     column_of_input,
-    encode,
-    feature_names,
-    fit_encoding,
-    is_plain,
-    plain_encoding,
+    encoding_of,
+    inputs_of,
     raw_columns,
     switches,
 )
-from bayesieve.data.frames import Frame, array_names, as_frame
-from bayesieve.deliver.bundle import save_bundle
-from bayesieve.deliver.c import export_c
-from bayesieve.deliver.onnx import export_onnx
-from bayesieve.deliver.pt2 import export_pt2
-from bayesieve.engines import Engine
+from bayesieve.data.examples import Task
+from bayesieve.data.frames import Frame, as_frame
 from bayesieve.engines.recipes import MANY_ROWS
-from bayesieve.estimators.defaults import TableSettings, table_settings
-from bayesieve.estimators.groups import Group
+from bayesieve.estimators.defaults import Choices, TableSettings, table_settings
+from bayesieve.estimators.delivery import compact_of, export
+from bayesieve.estimators.groups import Group, fold_members, train_tables
 from bayesieve.estimators.importance import shuffled_change
-from bayesieve.estimators.many import fit_all
 from bayesieve.estimators.mixture import needed_draws, predict_members, with_unknown_levels
-from bayesieve.estimators.online import Online
-from bayesieve.estimators.population import DTYPE, Table, Training, train_networks
-from bayesieve.estimators.scale import FloatArray, Scale, raw_likelihood, raw_module
+from bayesieve.estimators.online import continued
+from bayesieve.estimators.pace import Pace
+from bayesieve.estimators.population import DTYPE, Table, Training
+from bayesieve.estimators.scale import FloatArray, Scale
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
-from bayesieve.sieve.compact import compact
 from bayesieve.training.schedule import Schedule
 
+RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
+Columns = Sequence[Any]  # X, y and sample weights or None
 _AVERAGED = 100  # rows over which a partial dependence is averaged
 _LEAST_CONFORMAL = 10  # rows, so that each of five folds has two
+_CONFORMAL_FOLDS = 5  # also what part of the rows split conformal takes
+# Networks that lose other weights in each fold disagree more, which makes sets of CV+ too wide.
+_PRUNED_FOLDS, _PRUNED_ROWS = 10, 20
+_AT_ONCE = 240  # networks of one population
 _KNOWN = ("pandas", "polars", "pyarrow", "numpy", "builtins")  # whose names scikit-learn reads
-_CHOICES = (
-    "hidden", "bins", "epochs", "batch_size", "lr", "schedule", "kl", "folds", "patience", "zeros",
-    "n_members",
-)  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SieveEstimator(BaseEstimator):  # type: ignore[misc]
+class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
     """Common base of `SieveClassifier` and `SieveRegressor`; not to be used by itself.
 
     None stands for an automatic choice.
 
     Args:
-        engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
-            "tdamp", or an engine such as `SBNN(...)`.
-        hidden: units of each hidden layer.
-        bins: of the piecewise linear embedding of every column (`nets.PiecewiseLinear`), which lets
-            a network learn steps; 0 feeds the columns as they are. None lets the inner folds
-            choose between none and the recommended number.
+        engine, hidden, ... n_members: see `defaults.Choices`.
         activation: "relu", "tanh" or "swish".
-        epochs: passes over the rows, at most.
-        batch_size: rows per step.
-        lr: learning rate of an engine given by name.
-        schedule: course of learning rate and prior weight.
-        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
-            None lets the inner folds choose.
-        folds: inner folds whose predictions choose the weight of the prior and, with patience,
-            the epoch; 0 does without.
-        patience: epochs without a better score of the folds before stopping; None is half of the
-            run for "map" and "bmr", and never for variational engines, which their prior holds
-            back.
-        zeros: fraction of the parameters to remove while training.
-        n_members: networks that are averaged, or chains; None is 2 for samplers, which are then
-            compared, and 1 for others.
         n_samples: posterior draws of each that a prediction averages. None takes as many as bring
             the Monte-Carlo error of the likelihood below 2 % on rows that inner folds held out
             (of the rows themselves without folds), 32 to 256.
@@ -133,19 +110,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
             seen.
     """
 
-    engine: str | Engine[Any] = "sbnn"
-    hidden: Sequence[int] | None = None
-    bins: int | None = None
     activation: Activation = "relu"
-    epochs: int | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    schedule: Schedule | None = None
-    kl: float | None = None
-    folds: int | None = None
-    patience: int | None = None
-    zeros: float | None = None
-    n_members: int | None = None
     n_samples: int | None = None
     conformal: bool | Literal["cv+", "split"] = False
     max_seconds: float | None = None
@@ -179,7 +144,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         """Targets less what another model says of them, where there is one."""
         return y
 
-    def _n_outputs(self, y: Tensor) -> int:
+    def _n_outputs(self) -> int:
         raise NotImplementedError
 
     def _calibrate(self, table: Table, group: Group) -> None:
@@ -203,7 +168,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         Returns:
             The estimator itself.
         """
-        fit_all([self], [(X, y, sample_weight)])
+        _fit_together([self], [(X, y, sample_weight)])
         return self
 
     def _fit_more(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None) -> None:
@@ -213,50 +178,37 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
                 f"{self._who}: conformal scores belong to the first posterior. Use fit on all rows "
                 "again, or conformal=False."
             )
-        table = self._prepare(X, y, sample_weight, reset=False)
-        settings = self._settings(len(table), online=True)
+        table = self._read(X, y, sample_weight, reset=False)
+        asked = clone(self).set_params(folds=0)
+        settings = table_settings(asked, self._task, len(table), self.n_features_in_, self._who)
         training = Training(
             settings.epochs, settings.batch_size, Schedule(lr="cosine"), seed=self._seed()
         )
-        renewed = []
-        for model in self.sparse_models_:
-            engine = Online.after(self._who, model, lr=self.lr or 5e-3)
-            likelihood = self._likelihood(learned_noise=settings.learned_noise)
-            run = train_networks(
-                model.to_module(), likelihood, table, None, engine, training, start_from=model
-            )
-            renewed.append(SparseModel(engine.named(run.posterior), model.keep))
-        self.sparse_models_, self.n_seen_ = renewed, self.n_seen_ + len(table)
-        self.feature_importances_ = shuffled_change(renewed, table.x, self._groups)
+        likelihood = self._likelihood(learned_noise=settings.learned_noise)
+        self.sparse_models_ = [
+            continued(self._who, model, table, likelihood, training, lr=self.lr or 5e-3)
+            for model in self.sparse_models_
+        ]
+        self.n_seen_ += len(table)
+        self.feature_importances_ = shuffled_change(self.sparse_models_, table.x, self._groups)
 
     @property
     def _who(self) -> str:
         return type(self).__name__
 
+    @property
+    def _task(self) -> Task:
+        return self._likelihood(learned_noise=True).task
+
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 2))
 
-    def _settings(self, n_rows: int, *, online: bool = False) -> TableSettings:
-        """Every setting for a table: the estimator's parameters, and recommendations for None."""
-        check_positive(self._who, n_samples=1 if self.n_samples is None else self.n_samples)
-        choices = {name: getattr(self, name) for name in _CHOICES}
-        if online:
-            choices["folds"] = 0
-        task = self._likelihood(learned_noise=True).task
-        return table_settings(
-            self.engine, task, n_rows, self.n_features_in_, who=self._who, **choices
-        )
+    def _settings(self, n_rows: int) -> TableSettings:
+        """Every setting for a table that was read: what was asked, recommendations for None."""
+        return table_settings(self, self._task, n_rows, self.n_features_in_, self._who)
 
-    def _prepare(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        *,
-        reset: bool = True,
-        n_rows: int | None = None,
-    ) -> Table:
-        """Check the input, learn the scales, deal out the folds as for `n_rows` rows."""
+    def _read(self, X: Any, y: Any, sample_weight: Any, *, reset: bool = True) -> Table:
+        """The rows as the network sees them; with `reset` encoding and scales are learned."""
         columns, y = self._validated(X, y, reset=reset)
         weight = None
         if sample_weight is not None:
@@ -275,13 +227,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         )
         counts = self._row_weights(targets, weight)
         row_weight = None if counts is None else torch.as_tensor(counts).to(DTYPE)
-        table = Table(self.x_scale_.apply(columns), targets, row_weight)
-        if not reset:
-            return table
-        settings = self._settings(n_rows or len(table))
-        if row_weight is not None and not settings.takes_weights:
-            raise ValueError(f"{self._who}: this engine counts every row once; remove the weights.")
-        return table.with_folds(settings.folds, settings.parts, self._seed())
+        return Table(self.x_scale_.apply(columns), targets, row_weight)
 
     def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[FloatArray, Any]:
         """Inputs as numbers, (n, q), and targets; with `reset` the encoding is learned."""
@@ -291,22 +237,25 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
                 self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset,
                 **self._y_checks,
             )  # fmt: skip
-            return self._encoded(values, reset=reset), y
-        self._check_names(X, frame, y, reset=reset)
-        _, y = check_X_y(np.zeros((len(frame), 1)), y, estimator=self, **self._y_checks)
-        return self._encoded(frame, reset=reset), y
+        else:
+            values = frame
+            self._check_names(X, frame, y, reset=reset)
+            _, y = check_X_y(np.zeros((len(frame), 1)), y, estimator=self, **self._y_checks)
+        if reset:
+            self.encoding_ = encoding_of(values, self._who)
+        return inputs_of(values, self.encoding_, self._who), y
 
     def _numbers(self, X: ArrayLike) -> FloatArray:
         """Inputs of new rows as numbers, (n, q)."""
         check_is_fitted(self)
-        frame = as_frame(X, self._who)
-        if frame is not None:
-            self._check_names(X, frame, "no_validation", reset=False)
-            return self._encoded(frame, reset=False)
-        values = validate_data(
-            self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False
-        )
-        return self._encoded(values, reset=False)
+        values = as_frame(X, self._who)
+        if values is None:
+            values = validate_data(
+                self, X, dtype=np.float64, ensure_all_finite="allow-nan", reset=False
+            )
+        else:
+            self._check_names(X, values, "no_validation", reset=False)
+        return inputs_of(values, self.encoding_, self._who)
 
     def _check_names(self, X: Any, frame: Frame, y: Any, *, reset: bool) -> None:
         """Keep the names of the columns, or compare them with those of `fit`."""
@@ -323,39 +272,19 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
                 f"{', '.join(map(str, names[:12]))}."
             )
 
-    def _encoded(self, values: FloatArray | Frame, *, reset: bool) -> FloatArray:
-        """Numbers of a checked table, (n, q); columns go by their place, not their name."""
-        numbers = values if isinstance(values, np.ndarray) else values.numbers()
-        gapless = numbers is not None and bool(np.isfinite(numbers).all())
-        if numbers is not None and gapless:  # perhaps thousands of columns
-            if reset:
-                names = values.columns if isinstance(values, Frame) else array_names(values)
-                self.encoding_ = plain_encoding(numbers, list(names))
-            if is_plain(self.encoding_):
-                return numbers
-        frame = values if isinstance(values, Frame) else Frame.of_array(values)
-        if reset and not gapless:
-            self.encoding_ = fit_encoding(self._who, frame.columns, standardise=False)
-        named = dict(zip(raw_columns(self.encoding_), frame.columns.values(), strict=True))
-        return encode(named, self.encoding_, self._who)
-
     @property
     def _groups(self) -> Tensor:
         """The number of the column that each input of the network belongs to, (q,)."""
         return torch.tensor(column_of_input(self.encoding_))
 
-    def _module(
-        self, table: Table, settings: TableSettings, *, embedded: bool = False
-    ) -> nn.Module:
+    def _network(self, n_inputs: int, widths: tuple[int, ...]) -> nn.Module:
         with own_stream(self._who, self._seed()):
-            outputs, widths = self._n_outputs(table.y), settings.widths[0 if embedded else 1]
-            return mlp((table.x.shape[1],), outputs, widths, self.activation)
+            return mlp((n_inputs,), self._n_outputs(), widths, self.activation)
 
-    def _absorb(self, table: Table, settings: TableSettings, group: Group) -> None:
+    def _absorb(self, table: Table, group: Group, kept: TableSettings, bins: int) -> None:
         """Take over the trained networks and calibrate on the rows the folds held out."""
-        self.sparse_models_, self.history_, self.settings_ = group.members, group.history, settings
+        self.sparse_models_, self.history_, self.settings_ = group.members, group.history, kept
         self.n_epochs_, self.kl_, self.n_seen_ = group.n_epochs, group.kl, len(table)
-        bins = self._settings(len(table)).bins
         self.candidate_scores_ = {}
         for tried, score in sorted(group.scores.items(), key=lambda item: item[1]):
             self.candidate_scores_[tried.kl, 0 if tried.form else bins] = score  # best start last
@@ -382,14 +311,6 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         if self.conformal is True:
             return "cv+" if n_rows <= MANY_ROWS else "split"
         return self.conformal
-
-    def _conformal_folds(
-        self, n_folds: int, n_rows: int, weight: ArrayLike | None
-    ) -> list[NDArray[np.int64]]:
-        """Rows that each model of the folds is scored on; those that do not count are in none."""
-        counted = np.arange(n_rows) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
-        order = np.random.default_rng(self._seed()).permutation(counted)
-        return [np.sort(order[i::n_folds]) for i in range(n_folds)]
 
     def _fold_model(self) -> "SieveEstimator":
         """An estimator of the same settings for the rows of a fold; targets are known by now."""
@@ -508,8 +429,7 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
 
         It computes with the posterior mean of the first member's weights.
         """
-        module = raw_module(self.sparse_, self.x_scale_, self.y_scale_)
-        return compact(module, self._example())
+        return compact_of(self)
 
     def export(self, path: str | Path) -> Path:
         """Write the compact model: `.onnx`, `.pt2`, `.h` (C), or a bundle folder without an ending.
@@ -520,36 +440,212 @@ class SieveEstimator(BaseEstimator):  # type: ignore[misc]
         contain the noise of a single target, for intervals; of a heteroscedastic network only the
         mean is delivered.
         """
-        path, example, module = Path(path), self._example(), self.compact_
-        if path.suffix == ".pt2":
-            return export_pt2(module, path, example)
-        known = getattr(self, "familiarity_", None)  # old pickles have none
-        if known is not None:  # of standardised rows
-            known = known.in_units(*map(torch.as_tensor, (self.x_scale_.mean, self.x_scale_.std)))
-        if path.suffix == ".h":
-            return export_c(module, path, example, familiarity=known)
-        likelihood = raw_likelihood(self.sparse_, self.y_scale_)
-        classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
-        recipe = {"kind": "table", "columns": self.encoding_}
-        preprocessing = None if is_plain(self.encoding_) else recipe
-        if path.suffix == ".onnx":
-            return export_onnx(
-                module, path, example, classes=classes, likelihood=likelihood, familiarity=known,
-                preprocessing=preprocessing,
-            )  # fmt: skip
-        if path.suffix:
-            raise ValueError(
-                "export: the file must end in .onnx, .pt2 or .h, or be a folder, got "
-                f"{path.name!r}."
-            )
-        named = preprocessing is not None or hasattr(self, "feature_names_in_")
-        return save_bundle(
-            module, path, example=example, classes=classes, likelihood=likelihood,
-            familiarity=known, preprocessing=preprocessing,
-            feature_names=list(feature_names(self.encoding_)) if named else None,
-        )  # fmt: skip
+        return export(self, path)
 
-    def _example(self) -> Tensor:
-        mean = torch.as_tensor(self.x_scale_.mean).to(DTYPE)
-        std = torch.as_tensor(self.x_scale_.std).to(DTYPE)
-        return torch.stack([mean, mean + std, mean - std])
+
+E = TypeVar("E", bound=SieveEstimator)
+
+
+def fit_many(
+    estimator: E | Sequence[E],
+    X: ArrayLike,
+    y: ArrayLike,
+    rows: RowSets | None = None,
+    *,
+    sample_weight: ArrayLike | None = None,
+    at_once: int = _AT_ONCE,
+) -> list[E]:
+    """Fit clones of an estimator on several sets of rows, trained as one problem.
+
+    Every fit standardises, watches and stops by itself, as `fit` on its rows would; only the
+    steps are shared. On one core twenty small networks cost little more than two. All networks
+    draw from one stream of random numbers, so that several fits differ by chance from `fit` with
+    the same seed; a single one is the same.
+
+    Args:
+        estimator: one for all sets of rows, or one for each; these may differ in the numbers of
+            their engines, in `lr` and in `random_state`.
+        X: (n, p), shared by all.
+        y: (n,) or (n, m).
+        rows: row numbers of each fit, of about the same length; None takes all rows for each of
+            the estimators.
+        sample_weight: (n,), what each row counts.
+        at_once: networks trained as one population at most, inner folds included.
+
+    Returns:
+        The fitted clones, in order.
+
+    Example:
+        >>> import numpy as np
+        >>> from bayesieve.estimators import SieveRegressor
+        >>> X = np.random.default_rng(0).normal(size=(60, 2))
+        >>> model = SieveRegressor(hidden=(4,), epochs=2, folds=0, random_state=0)
+        >>> halves = fit_many(model, X, X[:, 0], [np.arange(30), np.arange(30, 60)])
+        >>> [half.predict(X[:3]).shape for half in halves]
+        [(3,), (3,)]
+    """
+    X, y, sample_weight = _indexable(X, y, sample_weight)
+    if isinstance(estimator, Sequence):
+        if not estimator or (rows is not None and len(rows) != len(estimator)):
+            raise ValueError(
+                f"fit_many: give one estimator, or one for each set of rows; got {len(estimator)} "
+                f"for {None if rows is None else len(rows)}."
+            )
+        clones = [clone(each) for each in estimator]
+    elif rows is None or not len(rows):
+        raise ValueError("fit_many: give the rows of each fit, or several estimators.")
+    else:
+        clones = [clone(estimator) for _ in rows]
+    columns: Columns = (X, y, sample_weight)
+    each = [columns if rows is None else _taken(columns, rows[i]) for i in range(len(clones))]
+    _fit_together(clones, each, at_once)
+    return clones
+
+
+def _fit_together(
+    models: Sequence[SieveEstimator], columns: Sequence[Columns], at_once: int = _AT_ONCE
+) -> None:
+    """Fit each model to its columns; where they are conformal, the models of their folds too."""
+    first = models[0]
+    if first.max_seconds is not None:
+        check_positive(first._who, max_seconds=first.max_seconds)
+    began = first._clock()
+
+    def deadline(part: float) -> float | None:
+        return None if first.max_seconds is None else began + part * first.max_seconds
+
+    least = min(_num_samples(given[0]) for given in columns)
+    kind = first._conformal_kind(least)
+    if kind is None:
+        _train(models, columns, at_once, deadline(1.0))
+        return
+    columns = [_indexable(*given) for given in columns]
+    pruned = kind == "cv+" and bool(first.zeros) and least >= _PRUNED_ROWS
+    n_folds = _PRUNED_FOLDS if pruned else _CONFORMAL_FOLDS
+    folds = [
+        _scored_rows(model._seed(), n_folds, _num_samples(given[0]), given[2])
+        for model, given in zip(models, columns, strict=True)
+    ]
+    if kind == "split":
+        folds = [fold[:1] for fold in folds]
+    left = [
+        [_taken(given, np.setdiff1d(np.arange(_num_samples(given[0])), rows)) for rows in fold]
+        for given, fold in zip(columns, folds, strict=True)
+    ]
+    n_runs = 1 if kind == "split" else 1 + n_folds
+    learned = [rest for rest, *_ in left] if kind == "split" else columns
+    settings = _train(models, learned, at_once, deadline(1 / n_runs))
+    for model in models:
+        model.fold_models_ = [] if kind == "split" else [model._fold_model() for _ in folds[0]]
+    # Fold by fold: equal seeds then give equal starts, so that folds differ in their rows alone.
+    for k in range(n_runs - 1):
+        fold_models, rest = [m.fold_models_[k] for m in models], [given[k] for given in left]
+        _train(fold_models, rest, at_once, deadline((k + 2) / n_runs), settings)
+    for model, given, fold in zip(models, columns, folds, strict=True):
+        scorers = zip(model.fold_models_ or [model], fold, strict=True)
+        model.conformity_ = [one._scores(*_taken(given, rows)[:2]) for one, rows in scorers]
+
+
+def _scored_rows(
+    seed: int, n_folds: int, n_rows: int, weight: ArrayLike | None
+) -> list[NDArray[np.int64]]:
+    """Rows that each model of the folds is scored on; those that do not count are in none."""
+    counted = np.arange(n_rows) if weight is None else np.flatnonzero(np.asarray(weight) > 0)
+    order = np.random.default_rng(seed).permutation(counted)
+    return [np.sort(order[i::n_folds]) for i in range(n_folds)]
+
+
+def _train(
+    models: Sequence[SieveEstimator],
+    columns: Sequence[Columns],
+    at_once: int,
+    deadline: float | None,
+    settings: Sequence[TableSettings] | None = None,
+) -> Sequence[TableSettings]:
+    """Train models as populations with these settings, or else with those for the longest table.
+
+    With a deadline, a time on the first estimator's clock, training ends by it.
+
+    Returns:
+        The settings of each model.
+    """
+    tables = [model._read(*given) for model, given in zip(models, columns, strict=True)]
+    if len(models) > 1:
+        _check_alike(models)
+    if settings is None:
+        n_rows = max(map(len, tables))
+        settings = [model._settings(n_rows) for model in models]
+    first = models[0]
+    n_networks = settings[0].n_members
+    n_networks += fold_members(n_networks) * settings[0].folds
+    size = max(1, at_once // n_networks) if settings[0].takes_weights else 1
+    starts = range(0, len(tables), size)
+    for i, start in enumerate(starts):
+        block, end = slice(start, start + size), deadline
+        if deadline is not None:  # the time left is shared out among the blocks left
+            now = first._clock()
+            end = now + (deadline - now) / (len(starts) - i)
+        train_models(models[block], tables[block], settings[block], end)
+    return settings
+
+
+def train_models(
+    models: Sequence[SieveEstimator],
+    tables: Sequence[Table],
+    settings: Sequence[TableSettings],
+    deadline: float | None = None,
+) -> None:
+    """Train each model on its table, as one population, and give it its networks."""
+    first = models[0]
+    dealt = []
+    for model, table, each in zip(models, tables, settings, strict=True):
+        if table.weight is not None and not each.takes_weights:
+            raise ValueError(
+                f"{first._who}: this engine counts every row once; remove the weights."
+            )
+        dealt.append(table.with_folds(each.folds, each.parts, model._seed()))
+    found = train_tables(
+        dealt,
+        settings,
+        first._network,
+        first._likelihood(learned_noise=settings[0].learned_noise),
+        seed=first._seed(),
+        device=first.device,
+        pace=Pace(first._who, bool(first.verbose), deadline, first._clock),
+    )
+    for model, table, asked, (group, kept) in zip(models, dealt, settings, found, strict=True):
+        model._absorb(table, group, kept, asked.bins)
+
+
+def _indexable(X: Any, y: Any, sample_weight: Any) -> Columns:
+    """X, y and weights of equal length, of which rows can be taken."""
+    if isinstance(X, Frame):
+        return X, *indexable(y, sample_weight)
+    return tuple(indexable(X, y, sample_weight))
+
+
+def _taken(columns: Columns, rows: NDArray[np.int64]) -> Columns:
+    """Some rows of X, y and weights."""
+    index = np.asarray(rows)
+    return [
+        c.take(index) if isinstance(c, Frame) else None if c is None else _safe_indexing(c, index)
+        for c in columns
+    ]
+
+
+def _check_alike(models: Sequence[SieveEstimator]) -> None:
+    """Raise unless all fits have one architecture and one course of training."""
+    first = models[0]
+    if any(type(model) is not type(first) for model in models):
+        raise ValueError("fit_many: all estimators must be of one class.")
+    free = ("engine", "lr", "random_state")
+    for name, value in first.get_params(deep=False).items():
+        if name not in free and any(getattr(model, name) != value for model in models):
+            raise ValueError(
+                f"fit_many: estimators may differ in {', '.join(free)}, not in {name}."
+            )
+    if len({model._n_outputs() for model in models}) > 1:
+        raise ValueError(
+            "fit_many: every set of rows must hold all classes; some lack one. Draw them "
+            "stratified by class."
+        )

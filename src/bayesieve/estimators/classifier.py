@@ -196,7 +196,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         counts: FloatArray = weights[np.searchsorted(present, labels)]
         return counts if sample_weight is None else counts * sample_weight
 
-    def _n_outputs(self, y: Tensor) -> int:
+    def _n_outputs(self) -> int:
         return len(self.classes_)
 
     def _fold_model(self) -> SieveEstimator:

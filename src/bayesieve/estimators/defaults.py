@@ -5,6 +5,7 @@ widths, embedding and starting means of the network, folds, what they compare, p
 docs/tables.md says how they were measured.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -26,6 +27,52 @@ _FOLDS, _HELD_OUT = 5, 400  # folds of a table, and rows that they should hold o
 # runs on large tables prefer light priors that whole runs do not need.
 _KLS, _ENSEMBLE_KLS = (1.0, 0.3, 0.1), (0.3, 0.1, 0.03, 0.01)
 _EMBEDDED = 400  # inputs of a network that embeddings may make of the columns
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Choices:
+    """Training parameters of an estimator; None leaves a choice to `table_settings`.
+
+    Args:
+        engine: how the posterior is found: "sbnn", "flat-vi", "map", "bmr", "horseshoe", "sghmc",
+            "tdamp", or an engine such as `SBNN(...)`.
+        hidden: units of each hidden layer; else two layers of 50, for one network on embedded
+            columns one of 50, from 3,000 rows on two layers of 100.
+        bins: of the piecewise linear embedding of every column (`nets.PiecewiseLinear`), which lets
+            a network learn steps; 0 feeds the columns as they are. None lets the inner folds
+            choose between none and the recommended number.
+        epochs: passes over the rows, at most; else about 1,100 steps, within 20 to 400 epochs; an
+            ensemble, which is asked for where accuracy is worth more than time, has two or three
+            times as many.
+        batch_size: rows per step; else 32 for small tables, up to 256 for large ones.
+        lr: learning rate of an engine given by name.
+        schedule: course of learning rate and prior weight; else that of the engine.
+        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
+            None lets the inner folds choose.
+        folds: inner folds, equal parts of the rows that are held out in turn, whose predictions
+            choose the weight of the prior and, with patience, the epoch; 0 does without. None holds
+            out as many of five parts as have 400 rows, a tenth of the rows of large tables, and
+            none of less than 20 rows.
+        patience: epochs without a better score of the folds before stopping; None is half of the
+            run for engines that overfit ("map", "bmr"), and never for variational engines, which
+            their prior holds back.
+        zeros: fraction of the parameters to remove while training; else none.
+        n_members: networks that are averaged, or chains; None is 2 for samplers, which are then
+            compared, and 1 for others.
+    """
+
+    engine: str | Engine[Any] = "sbnn"
+    hidden: Sequence[int] | None = None
+    bins: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    schedule: Schedule | None = None
+    kl: float | None = None
+    folds: int | None = None
+    patience: int | None = None
+    zeros: float | None = None
+    n_members: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,112 +102,64 @@ class TableSettings(Training):
 
 
 def table_settings(
-    engine: str | Engine[Any],
-    task: Task,
-    n_rows: int,
-    n_columns: int,
-    *,
-    hidden: object = None,
-    bins: int | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    schedule: Schedule | None = None,
-    kl: float | None = None,
-    folds: int | None = None,
-    patience: int | None = None,
-    zeros: float | None = None,
-    n_members: int | None = None,
-    who: str = "table_settings",
+    choices: Choices, task: Task, n_rows: int, n_columns: int, who: str = "table_settings"
 ) -> TableSettings:
-    """Recommended settings for a table; an argument that is not None replaces a recommendation.
+    """Settings for a table: the choices that were made, and recommendations for the others.
 
     Args:
-        engine: short name, or an engine such as `SBNN(...)`.
+        choices: an estimator, or its training parameters.
         task: "regression" or "classification".
         n_rows: rows to learn from.
         n_columns: inputs.
-        hidden: widths; else two layers of 50, for one network on embedded columns one of 50, from
-            3,000 rows on two layers of 100.
-        bins: of the embedding of each column, 0 for none; else the folds choose between none and
-            the recommended number.
-        epochs: else about 1,100 steps, within 20 to 400 epochs; an ensemble, which is asked for
-            where accuracy is worth more than time, has two or three times as many.
-        batch_size: else 32 for small tables, up to 256 for large ones.
-        lr: of an engine given by name.
-        schedule: else the engine's.
-        kl: weight of the prior; else chosen by the folds.
-        folds: so many equal parts of the rows are held out in turn; else as many of five parts as
-            have 400 rows, a tenth of the rows of large tables, none of less than 20 rows.
-        patience: else half of the run for engines that overfit, never for variational ones.
-        zeros: fraction of the parameters to remove; else none.
-        n_members: else two chains of a sampler, and one network of any other engine.
         who: named in errors.
 
     Example:
-        >>> recommended = table_settings("sbnn", "regression", 1000, 10)
+        >>> recommended = table_settings(Choices(), "regression", 1000, 10)
         >>> recommended.widths, recommended.bins, recommended.batch_size
         (((50,), (50, 50)), 8, 64)
         >>> sorted({candidate.kl for candidate in recommended.candidates})
         [0.1, 0.3, 1.0]
     """
-    name = _name(who, engine, lr)
+    engine, zeros = choices.engine, choices.zeros
+    name = _checked(choices, who)
     entry = recipes.ENGINES[name]
     learns_prior = isinstance(getattr(engine, "prior", None), GaussianLaplace)
     takes_weights = not (entry.passes or learns_prior)
-    if schedule is not None and kl is not None:
-        raise ValueError(f"{who}: kl stands in the schedule too; give one of them.")
-    if zeros is not None:
-        check_fraction(who, zeros=zeros)
-        if zeros == 1:
-            raise ValueError(f"{who}: zeros must be below 1, got 1.")
-    if batch_size is not None:
-        check_positive(who, batch_size=batch_size)
-    if epochs is not None:
-        check_positive(who, epochs=epochs)
-        if epochs != int(epochs):
-            raise TypeError(f"{who}: epochs must be a whole number, got {epochs}.")
-        epochs = int(epochs)
-    if n_members is None:
-        n_members = entry.n_chains or 1
-    check_positive(who, n_members=n_members)
+    n_members = choices.n_members or entry.n_chains or 1
     ensemble = n_members > 1 and entry.course in ("variational", "point")
     size = RunSize.of(
-        name, n_rows, epochs, None, batch_size, task=task, table=True, ensemble=ensemble
-    )
+        name, n_rows, choices.epochs and int(choices.epochs), None, choices.batch_size,
+        task=task, table=True, ensemble=ensemble,
+    )  # fmt: skip
+    folds = choices.folds
     if folds is None:  # a chain needs all its steps
         alone = n_rows < 20 or not takes_weights or entry.course == "steady"
         folds = 0 if alone else 1 if n_rows > recipes.MANY_ROWS else _enough_folds(n_rows)
-        parts = 10 if folds == 1 else _FOLDS
-    else:
-        parts = 10 if folds == 1 else folds
     if not isinstance(folds, int) or folds < 0 or folds > n_rows:
         raise ValueError(f"{who}: folds must be 0 to {n_rows} (the rows), got {folds!r}.")
     if folds and not takes_weights:
         raise ValueError(
             f"{who}: this engine counts every row once and cannot be watched by folds; set folds=0."
         )
-    if patience is not None:
-        check_positive(who, patience=patience)
-    elif entry.course != "variational":
+    parts = 10 if folds == 1 else choices.folds or _FOLDS
+    patience = choices.patience
+    if patience is None and entry.course != "variational":
         patience = max(1, size.n_epochs // 2)
-    widths = _widths(who, hidden, n_rows, ensemble=ensemble)
+    bins = choices.bins
     if bins is None:
-        n_bins = 0 if entry.passes or hidden in ((), []) else table_bins(n_rows, n_columns)
-    else:
-        check_not_negative(who, bins=bins)
-        n_bins = bins
+        plain = entry.passes or choices.hidden in ((), [])
+        bins = 0 if plain else table_bins(n_rows, n_columns)
     starts: tuple[Start | None, ...] = (None, None)
     if isinstance(engine, str) and "start" in entry.table:
         starts = table_starts(n_rows, task)
-    starts = starts[0 if n_bins else 1 :]
-    starts = starts[:1] if not folds or (bins and n_bins) else starts
+    starts = starts[0 if bins else 1 :]
+    starts = starts[:1] if not folds or (choices.bins and bins) else starts
     kls: tuple[float, ...] = (1.0,)
+    schedule = choices.schedule
     if schedule is None:
         course = recipes.recommended_schedule(name, size)
-        if kl is not None:
-            check_positive(who, kl=kl)
-            course["kl"] = kl
+        if choices.kl is not None:
+            course["kl"] = choices.kl
         elif entry.course == "variational" and folds:
             course["kl"] = 1.0
             light = ensemble and task == "regression" and n_rows <= recipes.MANY_ROWS
@@ -169,11 +168,11 @@ def table_settings(
     score: ScoreName = "magnitude" if entry.course == "point" else "snr"
     gradual = entry.course != "steady" and entry.prunes == "schedule"
     return TableSettings(
-        engine=_built(engine, name, lr, size),
+        engine=_built(engine, name, choices.lr, size),
         learned_noise=not learns_prior,
         takes_weights=takes_weights,
-        widths=widths,
-        bins=n_bins,
+        widths=_widths(who, choices.hidden, n_rows, ensemble=ensemble),
+        bins=bins,
         epochs=size.n_epochs,
         batch_size=size.batch_size,
         schedule=schedule,
@@ -190,6 +189,23 @@ def table_settings(
         pruning=GradualPruning(zeros, 0.2, 0.6, score) if zeros and gradual else None,
         rule=keep_zeros(zeros, score=score) if zeros and not gradual else None,
     )
+
+
+def _checked(choices: Choices, who: str) -> EngineName:
+    """The name of the engine, after a look at every choice that was made."""
+    name = _name(who, choices.engine, choices.lr)
+    for number in ("batch_size", "epochs", "n_members", "patience", "kl"):
+        if (value := getattr(choices, number)) is not None:
+            check_positive(who, **{number: value})
+    if choices.epochs is not None and choices.epochs != int(choices.epochs):
+        raise TypeError(f"{who}: epochs must be a whole number, got {choices.epochs}.")
+    check_not_negative(who, bins=choices.bins or 0)
+    check_fraction(who, zeros=choices.zeros or 0.0)
+    if choices.zeros == 1:
+        raise ValueError(f"{who}: zeros must be below 1, got 1.")
+    if choices.schedule is not None and choices.kl is not None:
+        raise ValueError(f"{who}: kl stands in the schedule too; give one of them.")
+    return name
 
 
 def table_starts(n_rows: int, task: Task) -> tuple[Start, ...]:

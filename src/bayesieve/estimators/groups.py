@@ -11,9 +11,9 @@ stops.
 import dataclasses
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,9 @@ from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
+from bayesieve.estimators.defaults import Start, TableSettings
 from bayesieve.estimators.mixture import log_density, predict_members
-from bayesieve.estimators.pace import REHEARSED
+from bayesieve.estimators.pace import REHEARSED, Pace
 from bayesieve.estimators.population import (
     Candidate,
     Table,
@@ -34,6 +35,7 @@ from bayesieve.estimators.population import (
     train_networks,
 )
 from bayesieve.estimators.tails import likeliest_tails
+from bayesieve.nets.embedding import PiecewiseLinear, has_more_than_two
 from bayesieve.sieve.prune import prune
 from bayesieve.training.fit import Fit
 from bayesieve.training.options import Callback, Row, Validation
@@ -70,14 +72,6 @@ class Group:
     form: int
     scores: dict[Candidate, float]
 
-    def behind(self, embedding: nn.Module) -> "Group":
-        """The networks as functions of the columns that an embedding was made of."""
-        return dataclasses.replace(
-            self,
-            members=[_behind(model, embedding) for model in self.members],
-            folds=[[_behind(model, embedding) for model in fold] for fold in self.folds],
-        )
-
 
 def _behind(model: SparseModel, embedding: nn.Module) -> SparseModel:
     network, posterior = model.network, cast(Factorised, model.posterior)
@@ -101,7 +95,7 @@ class Form:
 
     tables: Sequence[Table]
     model: nn.Module
-    start: Literal["module", "he"] | None = None
+    start: Start | None = None
 
     def engine(self, engine: Engine[Any]) -> Engine[Any]:
         """The engine with the starting means of this form."""
@@ -116,6 +110,60 @@ class _Net:
     kl: float
     rows: Tensor
     held_out: Tensor
+
+
+def train_tables(
+    tables: Sequence[Table],
+    settings: Sequence[TableSettings],
+    network: Callable[[int, tuple[int, ...]], nn.Module],
+    likelihood: Likelihood,
+    *,
+    seed: int,
+    device: str | None,
+    pace: Pace,
+) -> list[tuple[Group, TableSettings]]:
+    """Train the networks of several tables as one population, embedded or not as folds decide.
+
+    Args:
+        tables: with their inner folds.
+        settings: one for each; they differ in the numbers of their engines only.
+        network: makes a network of a number of inputs and the widths of its hidden layers.
+        likelihood: how outputs become densities.
+        seed: of starts, noise and batches.
+        device: where to train; None is the CPU.
+        pace: the time there is.
+
+    Returns:
+        For each table its networks, as functions of the columns, and the settings that were kept.
+    """
+    first = settings[0]
+    embedded_widths, plain_widths = first.widths
+    plain, forms = Form(tables, network(tables[0].x.shape[1], plain_widths)), list[Form]()
+    embeddings: list[PiecewiseLinear] = []
+    if first.bins:
+        rows = [table.x[table.counts() > 0] for table in tables]
+        binned = torch.stack([has_more_than_two(x) for x in rows]).any(0)  # one width for all
+        embeddings = [PiecewiseLinear.of(x, first.bins, binned) for x in rows]
+        pairs = zip(tables, embeddings, strict=True)
+        embedded = [dataclasses.replace(table, x=embed(table.x)) for table, embed in pairs]
+        forms = [Form(embedded, network(embedded[0].x.shape[1], embedded_widths))]
+    forms += [plain] * (len(first.starts) - len(forms))
+    forms = [
+        dataclasses.replace(form, start=start)
+        for form, start in zip(forms, first.starts, strict=True)
+    ]
+    training = dataclasses.replace(first, seed=seed, device=device, pace=pace)
+    groups = train_groups(forms, [each.engine for each in settings], likelihood, training)
+    found = []
+    for i, (group, each) in enumerate(zip(groups, settings, strict=True)):
+        engine, bins = forms[group.form].engine(each.engine), 0
+        if embeddings and group.form == 0:
+            bins = each.bins
+            members = [_behind(model, embeddings[i]) for model in group.members]
+            folds = [[_behind(model, embeddings[i]) for model in fold] for fold in group.folds]
+            group = dataclasses.replace(group, members=members, folds=folds)
+        found.append((group, dataclasses.replace(each, engine=engine, bins=bins)))
+    return found
 
 
 def train_groups(

@@ -15,11 +15,13 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import SpikeSlab, inclusion_logit
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.optimisers import Moments, adam_, pace_of
+from bayesieve.estimators.population import Table, Training, train_networks
 
 
 @dataclass
@@ -53,17 +55,6 @@ class Online:
 
     prior: Factorised = field(repr=False)
     lr: float = 5e-3
-
-    @classmethod
-    def after(cls, who: str, model: SparseModel, lr: float) -> "Online":
-        """The engine that continues a fitted model; raises where it has no spread."""
-        posterior = model.posterior
-        if not isinstance(posterior, Factorised):
-            raise TypeError(
-                f"{who}: partial_fit needs a posterior of means and standard deviations to be the "
-                f"next prior, got {type(posterior).__name__}. Use engine='sbnn' or 'flat-vi'."
-            )
-        return cls(posterior, lr)
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> OnlineState:
         """Start at the posterior of the earlier rows."""
@@ -129,3 +120,26 @@ class Online:
             logit[:n] = inclusion_logit(posterior.mean[:n], posterior.std[:n], first)
             logit = logit.masked_fill(self.prior.logit_inclusion == -torch.inf, -torch.inf)
         return replace(posterior, prior=first, logit_inclusion=logit)
+
+
+def continued(
+    who: str,
+    model: SparseModel,
+    table: Table,
+    likelihood: Likelihood,
+    training: Training,
+    *,
+    lr: float,
+) -> SparseModel:
+    """The model after more rows, for which its posterior is the prior; raises without spread."""
+    posterior = model.posterior
+    if not isinstance(posterior, Factorised):
+        raise TypeError(
+            f"{who}: partial_fit needs a posterior of means and standard deviations to be the "
+            f"next prior, got {type(posterior).__name__}. Use engine='sbnn' or 'flat-vi'."
+        )
+    engine = Online(posterior, lr)
+    run = train_networks(
+        model.to_module(), likelihood, table, None, engine, training, start_from=model
+    )
+    return SparseModel(engine.named(run.posterior), model.keep)

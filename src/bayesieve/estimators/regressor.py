@@ -286,8 +286,8 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             )
         return self.y_scale_.apply(columns)
 
-    def _n_outputs(self, y: Tensor) -> int:
-        return self._likelihood(learned_noise=True).n_outputs(y.shape[1])
+    def _n_outputs(self) -> int:
+        return self._likelihood(learned_noise=True).n_outputs(len(self.y_scale_.std))
 
     def _calibrate(self, table: Table, group: Group) -> None:
         """Correct noise and tails by rows that the folds held out; then measure on these rows."""

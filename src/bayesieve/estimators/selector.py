@@ -15,11 +15,10 @@ from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction
 from bayesieve.data.tables import guess_task
-from bayesieve.estimators.base import SieveEstimator
+from bayesieve.estimators.base import SieveEstimator, train_models
 from bayesieve.estimators.classifier import SieveClassifier
 from bayesieve.estimators.fits import PopulationFits, by_column
 from bayesieve.estimators.importance import column_importance
-from bayesieve.estimators.many import fit_tables
 from bayesieve.estimators.population import Table, Training
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.select import (
@@ -105,7 +104,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Find the columns of X, (n, p), an array or a frame, that matter for y."""
         additive = self._check() == "additive"
         model = self._model(y)
-        table = model._prepare(X, y, sample_weight)
+        table = model._read(X, y, sample_weight)
         if table.y.dim() > 1 and not table.y.is_floating_point():
             raise ValueError(
                 "SieveSelector: y must hold one label a row; fit a selector for each of several."
@@ -122,7 +121,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             joint = fits.posterior(torch.arange(len(table)))
             phi = normalised(joint.effect)
         else:
-            fit_tables([model], [table], len(table))
+            train_models([model], [table], [model._settings(len(table))])
             self.estimator_ = model
             fits = replace(_network_fits(model, table), source=best_source(model.posterior_))
             varies = torch.as_tensor(model.x_scale_.varies)
@@ -160,13 +159,12 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         model = self._model(y)
-        table = model._prepare(X, y, None)
-        columns, targets = model._validated(X_test, y_test, reset=False)
-        x = torch.cat([table.x, model.x_scale_.apply(columns)])
-        both = torch.cat([table.y, model._targets(targets, None, reset=False)])
+        table = model._read(X, y, None)
+        held_out = model._read(X_test, y_test, None, reset=False)
+        x, both = torch.cat([table.x, held_out.x]), torch.cat([table.y, held_out.y])
         weight = None
         if table.weight is not None:
-            weight = torch.cat([table.weight, torch.ones(len(targets))])
+            weight = torch.cat([table.weight, torch.ones(len(held_out))])
         hidden = self._check() == "hidden"
         fits = _network_fits(model, table) if hidden else self._additive_fits(model, table)
         train, test = torch.arange(len(table)), torch.arange(len(table), len(x))
@@ -283,7 +281,7 @@ def _network_fits(model: SieveEstimator, table: Table) -> PopulationFits:
         device=model.device,
     )  # fmt: skip
     likelihood = model._likelihood(learned_noise=settings.learned_noise)
-    network = model._module(table, settings)
+    network = model._network(table.x.shape[1], settings.widths[1])
     return PopulationFits(
         table.x, table.y, network, likelihood, settings.engine, training, weight=table.weight,
         groups=model._groups,

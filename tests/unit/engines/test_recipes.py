@@ -21,7 +21,7 @@ from bayesieve.engines.recipes import ENGINES, RunSize
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
-from bayesieve.estimators.defaults import table_settings
+from bayesieve.estimators.defaults import Choices, table_settings
 from bayesieve.nets import mlp
 from bayesieve.runs.build import make_plan
 from bayesieve.runs.config import DataConfig, NetConfig, RunConfig
@@ -86,7 +86,8 @@ def test_python_command_line_and_estimators_have_the_same_settings_for_a_table(
     plan = make_plan(config)
     n_data = plan.problem.n_data
     n_columns = plan.problem.x.shape[1]
-    settings = table_settings(name, task, n_data, n_columns, n_members=1, folds=0)
+    choices = Choices(engine=name, n_members=1, folds=0)
+    settings = table_settings(choices, task, n_data, n_columns)
     assert (plan.config.training.epochs, plan.config.training.batch_size) == (
         settings.epochs,
         settings.batch_size,

@@ -90,7 +90,7 @@ def test_class_weights_are_row_weights():
     second = SieveClassifier(**QUICK).fit(X, y, sample_weight=rows)
     # The scale of columns knows of row weights, not of class weights: compare what was counted.
     assert torch.allclose(first.posterior_.mean, second.posterior_.mean, atol=0.5)
-    table = first._prepare(X, y, None)
+    table = first._read(X, y, None)
     np.testing.assert_allclose(table.weight.numpy(), rows)
 
 

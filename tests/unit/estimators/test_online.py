@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.posterior import Factorised, SparseModel
+from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
 from bayesieve.estimators import SieveClassifier, SieveRegressor
 from bayesieve.estimators.online import Online
@@ -28,8 +28,7 @@ def test_two_batches_in_turn_teach_what_both_together_would():
     for x, y in ((first, data.y[:16]), (second, data.y[16:])):
         precision = precision + (x.square().sum(0) / data.noise_std**2)
         linear = linear + x.T @ y[:, 0] / data.noise_std**2
-        model = SparseModel(posterior, torch.ones(4, dtype=torch.bool))
-        engine = Online.after("test", model, lr=0.05)
+        engine = Online(posterior, lr=0.05)
         problem = Problem(_linear(), Gaussian(data.noise_std), (x, y))
         run = fit(problem, engine, steps=600, batch_size=16, schedule=Schedule(lr="cosine"))
         posterior = run.posterior
