@@ -284,11 +284,9 @@ _WAYS = {
 _CHARACTER_AIMS = {"sbnn/0": 1.43, "sbnn/90": 1.44, "sbnn/95": 1.455, "sbnn/98": 1.52}
 
 
-def characters_tested(results: list[dict[str, Any]], *, short: bool = False) -> str:
-    """Nats per character of the test text, mean ± standard error over seeds, and the aims."""
+def characters_tested(results: list[dict[str, Any]]) -> str:
+    """Print nats per character of the test text, mean ± standard error over seeds, and the aims."""
     rows = rows_of(results, "char_gpt", "test")
-    if short:
-        rows = {name: rows[name] for name in _CHARACTER_SHORT if name in rows}
     head = ("method", "zeros", "nats, mean weights", "nats, 20 draws", "ECE", "ECE, 20 draws",
             "weights left", "aim")  # fmt: skip
     lines = []
@@ -301,11 +299,7 @@ def characters_tested(results: list[dict[str, Any]], *, short: bool = False) -> 
             "" if drawn is None else f"{numbers['mc_ece']:.3f}", f"{numbers['weights']:,.0f}",
             "" if name not in _CHARACTER_AIMS else f"{_CHARACTER_AIMS[name]:g}",
         ))  # fmt: skip
-    cut = -1 if short else None
-    return markdown_table(head[:cut], [line[:cut] for line in lines], left=1) if rows else EMPTY
-
-
-_CHARACTER_SHORT = ("map/0", "sbnn/0", "units/50", "sbnn/90", "sbnn/95", "sbnn/98", "magnitude/95")
+    return markdown_table(head, lines, left=1) if rows else EMPTY
 
 
 def pretrained_table(results: list[dict[str, Any]]) -> str:
