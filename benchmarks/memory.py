@@ -37,8 +37,7 @@ from bayesieve.core.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.data import images
-from bayesieve.engines.config import EngineConfig
-from bayesieve.engines.recipes import ENGINES, RunSize, build_engine, resolve_engine
+from bayesieve.engines.recipes import ENGINES, RunSize, build
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
 from bayesieve.nets import lenet5_caffe, mlp
@@ -58,8 +57,7 @@ def measure(engine_name: Any, net: str, measured: int | None = None) -> dict[str
     """Estimate and peak of one run in this process; or only the estimate, of a peak known."""
     torch.set_num_threads(1)
     size = RunSize.of(engine_name, N_TRAIN, None, STEPS, BATCH)
-    settings = resolve_engine(EngineConfig(engine_name), size, own_start=False)
-    engine = build_engine(settings, size)
+    engine = build(engine_name, size, {})
     if measured is not None:
         x = torch.zeros(N_TRAIN + N_TEST, *SHAPE)
         y = torch.zeros(len(x), dtype=torch.int64)

@@ -25,13 +25,12 @@ from typing import Any
 from unittest import mock
 
 from bayesieve import runs
-from bayesieve.engines.config import EngineConfig
 from bayesieve.engines.recipes import (
     ENGINES,
     RunSize,
     finetune_batch_size,
     recommended_schedule,
-    resolve_engine,
+    settings_of,
 )
 from bayesieve.errors import DivergedError
 from bayesieve.runs import sparse
@@ -129,9 +128,7 @@ def recipe_rows(engine: str, seeds: int, run: Run, epochs: int) -> Iterator[Row]
 def recipe_of(engine: Any, epochs: int = EPOCHS) -> dict[str, Any]:
     """Every number that the recipe of an engine has on digits."""
     size = RunSize.of(engine, N_TRAIN, epochs, None, None)
-    config = resolve_engine(EngineConfig(engine), size, own_start=False)
-    numbers = {name: value for name, value in vars(config).items() if value is not None}
-    return {**numbers, **recommended_schedule(engine, size),
+    return {"name": engine, **settings_of(engine, size, {}), **recommended_schedule(engine, size),
             "epochs": epochs, "batch_size": size.batch_size, "engine": engine}  # fmt: skip
 
 

@@ -25,13 +25,13 @@ from typing import Any
 
 from bayesieve import Schedule, evaluate, fit, load_data, prune
 from bayesieve.data.examples import DataSet
-from bayesieve.engines.config import EngineConfig, EngineName
 from bayesieve.engines.recipes import (
     ENGINES,
+    EngineName,
     RunSize,
-    build_engine,
+    build,
     recommended_schedule,
-    resolve_engine,
+    settings_of,
 )
 from bayesieve.errors import DivergedError
 from bayesieve.nets import conv2_bn_fc3, resnet20
@@ -90,17 +90,17 @@ def trained(
                    for epochs in (options.epochs, 1))  # fmt: skip
     # those of a network without BatchNorm, but for what the candidate changes
     numbers = {key: value for key, value in setting.items() if key != "kl"}
-    config = resolve_engine(EngineConfig(name, **numbers), size, own_start=False)
+    settings = settings_of(name, size, numbers)
     course = recommended_schedule(name, size)
     course |= {"kl": setting["kl"]} if "kl" in setting else {}
-    run = fit(problem, build_engine(config, size), epochs=options.epochs, batch_size=BATCH_SIZE,
+    run = fit(problem, build(name, size, settings), epochs=options.epochs, batch_size=BATCH_SIZE,
               seed=seed, schedule=Schedule(**course))  # fmt: skip
     dense = run.sparse()
     scores = evaluate(dense, data.test, n_samples=DRAWS).to_dict()
     cut = dense
     if dense.zeros < ZEROS:
         cut = prune(dense.posterior, keep_zeros(ZEROS, score="snr"))
-    run = fit(problem, build_engine(config, replace(after, may_prune=False)), epochs=1,
+    run = fit(problem, build(name, replace(after, may_prune=False), settings), epochs=1,
               batch_size=BATCH_SIZE, seed=seed, schedule=Schedule("cosine", kl=course["kl"]),
               start_from=cut)  # fmt: skip
     return {

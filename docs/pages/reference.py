@@ -45,7 +45,7 @@ _ALSO = (
     "bayesieve.sieve.schedule.GradualUnits",
 )  # fmt: skip
 # Names of a namespace that are meant for users: its other ones serve its files.
-_OF_NAMESPACE = {"likelihoods": r"[A-Z]", "priors": r"(?!Default)[A-Z]", "rules": r"keep_[^a]"}
+_OF_NAMESPACE = {"likelihoods": r"[A-Z]", "priors": r"[A-Z]", "rules": r"keep_[^a]"}
 _IMPORT = re.compile(r"^ *from (bayesieve\.[\w.]+) import \(?([\w, \n]+)", re.M)
 _DOTTED = re.compile(r"`(?:bs\.|bayesieve\.)((?:\w+\.)+\w+)")
 

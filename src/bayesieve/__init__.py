@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bayesieve.assess.evaluate import evaluate as evaluate
     from bayesieve.assess.familiarity import Familiarity as Familiarity
     from bayesieve.assess.predict import predict as predict
+    from bayesieve.checks import AUTO as AUTO
     from bayesieve.core import likelihoods as likelihoods
     from bayesieve.core import priors as priors
     from bayesieve.core.layout import Roles as Roles
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _HOME = {
+    "AUTO": "checks",
     "fit": "training.launch",
     "Problem": "core.problem",
     "Schedule": "training.schedule",

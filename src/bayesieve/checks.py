@@ -4,9 +4,42 @@ import difflib
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from numbers import Integral
+from typing import Any, TypeVar
 
 _LONGEST = 100  # characters of a word that is compared with known ones
+_T = TypeVar("_T")
+
+
+class _Auto(Enum):
+    """The class of `AUTO`."""
+
+    AUTO = "AUTO"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __bool__(self) -> bool:
+        return False
+
+
+# The only value of a setting that means "not chosen". `fit` replaces it with the recommended value
+# (`engines.recipes.complete`), a loop written by hand takes the plain one (`chosen`). A switch that
+# is AUTO is off.
+AUTO: Any = _Auto.AUTO
+
+
+def chosen(value: _T, plain: _T) -> _T:
+    """Return a setting, or its plain value where it is AUTO, also model by model of a population.
+
+    Example:
+        >>> chosen(AUTO, 0.1), chosen(0.5, 0.1), chosen((0.5, AUTO), 0.1)
+        (0.1, 0.5, (0.5, 0.1))
+    """
+    if isinstance(value, tuple):
+        return tuple(plain if one is AUTO else one for one in value)  # type: ignore[return-value]
+    return plain if value is AUTO else value
 
 
 def check_positive(who: str, **values: float | tuple[float, ...]) -> None:
@@ -125,9 +158,11 @@ def check_seed(who: str, **values: int) -> None:
 def _numbers(
     who: str, values: Mapping[str, float | tuple[float, ...]]
 ) -> Iterator[tuple[str, float]]:
-    """Every number with the name of its argument; raises for what is none."""
+    """Every number that was chosen, with the name of its argument; raises for what is none."""
     for name, value in values.items():
         for number in value if isinstance(value, tuple) else (value,):
+            if number is AUTO:
+                continue
             if isinstance(number, str) or not hasattr(number, "__float__"):
                 raise TypeError(f"{who}: {name} must be a number, got {number!r}.")
             yield name, number

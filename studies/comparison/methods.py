@@ -17,9 +17,9 @@ from torch import Generator, nn
 from bayesieve.checks import check_fraction, check_positive, did_you_mean
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.engines import Engine
-from bayesieve.engines.recipes import ENGINES, RunSize, build_engine, resolve_engine
+from bayesieve.engines.recipes import ENGINES, RunSize, build
 from bayesieve.errors import UsageError
-from bayesieve.runs.build import resolve_schedule
+from bayesieve.runs.build import resolve_engine, resolve_schedule
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.scores import ScoreName
@@ -143,7 +143,9 @@ def build_method(
     entry, kind = ENGINES[engine.name], _KINDS.get(name, "posterior")
     return Method(
         name=name,
-        engine=build_engine(engine, replace(size, keep_units=config.pruning.keep_units)),
+        engine=build(
+            engine.name, replace(size, keep_units=config.pruning.keep_units), engine.asked()
+        ),
         schedule=Schedule(
             course.lr, warmup=course.warmup, kl=course.kl, kl_warmup_epochs=course.kl_warmup_epochs
         ),
@@ -151,7 +153,7 @@ def build_method(
         kind=kind,
         members=_MEMBERS if kind == "ensemble" else 1,
         finetune=Schedule("constant" if entry.course == "steady" else "cosine", kl=course.kl),
-        finetune_engine=build_engine(engine, replace(after, may_prune=False)),
+        finetune_engine=build(engine.name, replace(after, may_prune=False), engine.asked()),
     )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import engine_table
+from bayesieve.checks import AUTO
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
@@ -500,7 +501,7 @@ def test_engines_are_frozen_hashable_printable_and_comparable(engine):
     assert twin == engine
     assert hash(twin) == hash(engine)
     assert dataclasses.replace(engine, **{rate: 0.05}) != engine
-    assert eval(repr(engine), vars(engine_table)) == engine
+    assert eval(repr(engine), vars(engine_table) | {"AUTO": AUTO}) == engine
     assert copy.deepcopy(engine) == engine
     assert not any(isinstance(value, torch.Tensor) for value in vars(engine).values())
 

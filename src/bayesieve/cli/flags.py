@@ -13,11 +13,17 @@ import typer
 from bayesieve.cli import ended_at_once, uncollected
 from bayesieve.cli.console import JsonFlag, heartbeat, print_json
 from bayesieve.cli.layout import HelpAll
-from bayesieve.engines.config import flag_name
 from bayesieve.errors import UsageError
 from bayesieve.files import is_shared, rank_of_process
 from bayesieve.runs.arguments import Options
-from bayesieve.runs.config import all_settings, choices_of, hints_of, keyword_of, kinds_of
+from bayesieve.runs.config import (
+    all_settings,
+    choices_of,
+    flag_name,
+    hints_of,
+    keyword_of,
+    kinds_of,
+)
 
 _PANELS = {
     "data": "Data",

@@ -18,26 +18,16 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.checks import (
+    AUTO,
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    chosen,
+)
 
 Number = float | tuple[float, ...]
-
-
-class Default(float):
-    """A number nobody chose: `fit` puts the recommended one for the problem in its place.
-
-    In a loop written by hand it is the plain float.
-
-    Example:
-        >>> SpikeSlab(slab_std=1.0).slab_std, isinstance(SpikeSlab().slab_std, Default)
-        (1.0, True)
-    """
-
-
-class DefaultCount(int):
-    """A `Default` that is a whole number."""
-
-
 Group = Literal["units", "inputs", "weights"]
 GROUPS: tuple[Group, ...] = ("units", "inputs", "weights")
 
@@ -128,32 +118,42 @@ class SpikeSlab(_Numbers):
         [0.108, 0.301, 1.0]
     """
 
-    slab_std: Number = Default(_WIDE_STD)
-    spike_std: Number = Default(_NARROW_STD)
+    slab_std: Number = AUTO
+    spike_std: Number = AUTO
     slab_prob: Number = 0.5
 
     def __post_init__(self) -> None:
         check_positive("SpikeSlab", slab_std=self.slab_std, spike_std=self.spike_std)
         check_fraction("SpikeSlab", open_ends=True, slab_prob=self.slab_prob)
-        numbers = (self.slab_std, self.spike_std, self.slab_prob)
+        numbers = (*self.stds, self.slab_prob)
         lengths = {len(number) for number in numbers if isinstance(number, tuple)}
         if len(lengths) > 1:
             raise ValueError(
                 f"SpikeSlab: tuples must have one length (one number per model), got {lengths}."
             )
         for index in range(max(lengths, default=1)):
-            slab, spike = (member_number(n, index) for n in (self.slab_std, self.spike_std))
+            slab, spike = (member_number(n, index) for n in self.stds)
             if spike > slab:
                 raise ValueError(
                     f"SpikeSlab: spike_std must be <= slab_std, got {spike} > {slab}. "
                     "Swap them: the slab is the wide component."
                 )
 
+    @property
+    def stds(self) -> tuple[Number, Number]:
+        """The stds of slab and spike, with plain numbers for those nobody chose."""
+        return chosen(self.slab_std, _WIDE_STD), chosen(self.spike_std, _NARROW_STD)
+
+    def member(self, index: int) -> "SpikeSlab":
+        """The prior of one model of a population, as numbers."""
+        numbers = (member_number(number, index) for number in (*self.stds, self.slab_prob))
+        return SpikeSlab(*numbers)
+
     def log_prob(self, w: Tensor) -> Tensor:
         """Log density of each weight."""
-        slab_prob = per_model(self.slab_prob, w)
-        slab = Normal(self.slab_std).log_prob(w) + slab_prob.log()
-        spike = Normal(self.spike_std).log_prob(w) + (-slab_prob).log1p()
+        slab_prob, (slab_std, spike_std) = per_model(self.slab_prob, w), self.stds
+        slab = Normal(slab_std).log_prob(w) + slab_prob.log()
+        spike = Normal(spike_std).log_prob(w) + (-slab_prob).log1p()
         return torch.logaddexp(slab, spike)
 
     def stationary_stds(self, member: int = 0) -> tuple[float, ...]:
@@ -162,7 +162,7 @@ class SpikeSlab(_Numbers):
         Three means spike, unstable point, slab: a weight that starts above the middle one and
         meets no data drifts into the slab and reports inclusion near 1.
         """
-        spike, slab = (member_number(n, member) for n in (self.spike_std, self.slab_std))
+        slab, spike = (member_number(n, member) for n in self.stds)
         ends = math.log10(spike / 2), math.log10(slab * 2)
         grid = torch.logspace(*ends, 20001, dtype=torch.float64)
         energy = grid.square()
@@ -178,7 +178,7 @@ class SpikeSlab(_Numbers):
 
     def safe_init_std(self, member: int = 0) -> float:
         """A starting std in the spike's basin: min(spike_std, half the unstable point)."""
-        roots, spike = self.stationary_stds(member), member_number(self.spike_std, member)
+        roots, spike = self.stationary_stds(member), member_number(self.stds[1], member)
         return min(spike, roots[1] / 2) if len(roots) == 3 else spike
 
     def basin_radius(self, std: float, member: int = 0) -> float:
@@ -205,7 +205,7 @@ class SpikeSlab(_Numbers):
 
 def mixture_numbers(prior: SpikeSlab, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-odds at e = 0, 1/τ₀² - 1/τ₁², and 1/τ₁², each scalar or (k, 1)."""
-    slab_std, spike_std = per_model(prior.slab_std, like), per_model(prior.spike_std, like)
+    slab_std, spike_std = (per_model(std, like) for std in prior.stds)
     log_odds = per_model(prior.slab_prob, like).logit() + (spike_std / slab_std).log()
     return log_odds, spike_std**-2 - slab_std**-2, slab_std**-2
 
@@ -249,7 +249,7 @@ def constant_precision(second_moment: Tensor, *numbers: Tensor) -> Tensor:
 def _energies(mean: Tensor, std: Tensor, prior: SpikeSlab) -> tuple[Tensor, Tensor]:
     # A and B of eq. 3.8. Algorithm 1 in the paper prints m for m² in A: a misprint.
     second_moment = mean.square() + std.square()
-    slab_std, spike_std = per_model(prior.slab_std, mean), per_model(prior.spike_std, mean)
+    slab_std, spike_std = (per_model(std, mean) for std in prior.stds)
     slab_prob = per_model(prior.slab_prob, mean)
     slab = second_moment / (2 * slab_std**2) + (slab_std / slab_prob).log()
     spike = second_moment / (2 * spike_std**2) + spike_std.log() - (-slab_prob).log1p()

@@ -30,14 +30,14 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
+from bayesieve.checks import AUTO, check_choice, check_fraction, check_kind, check_positive, chosen
 from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import EntryGroups, Roles
 from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior import Factorised
-from bayesieve.core.priors import Default, LayerScaled, Number, log_normal_gamma_kl, per_model
+from bayesieve.core.priors import LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_
@@ -151,8 +151,7 @@ class BMR:
         init_std: starting σ of every weight, in units of the prior's width, and of log c⁻².
         start: starting means: "module" (the model's own), "he" (uniform in ±√(6 / fan_in)) or
             "uniform" (in ±2 of the prior's width, with log c⁻² uniform in ±2 too).
-        local: add the noise to activations of Linear and Conv layers instead of weights;
-            None is decided by `fit`, and means weights in a loop written by hand.
+        local: add the noise to activations of Linear and Conv layers instead of weights.
         coordinates: what a step of a layer's scale holds: "weights" leaves w where it is,
             "standard" leaves ŵ, so that w follows, as in the reference.
 
@@ -163,10 +162,10 @@ class BMR:
 
     prior: LayerScaled = field(default_factory=LayerScaled)
     reduction: Reduction | None = field(default_factory=Reduction)
-    lr: Number = Default(1e-2)
-    init_std: Number = Default(0.1)
+    lr: Number = AUTO
+    init_std: Number = AUTO
     start: Literal["module", "he", "uniform"] = "module"
-    local: bool | None = None
+    local: bool = AUTO
     coordinates: Literal["weights", "standard"] = "weights"
 
     warm_start_ = staticmethod(scaled.warm_start_)
@@ -197,7 +196,7 @@ class BMR:
         shape, rate = (per_model(x, mean) for x in (self.prior.shape, self.prior.rate))
         numbers = ScaleNumbers(torch.where(is_last, last, std), shape, rate)
         scale_mean = mean.new_zeros((n_models, layers.n_layers))
-        init_std = per_model(self.init_std, mean)
+        init_std = per_model(chosen(self.init_std, 0.1), mean)
         if self.start == "uniform":
             scale_mean.uniform_(-2, 2, generator=generator)
         scale_log_std = init_std.log().expand(n_models, layers.n_layers).contiguous()
@@ -207,8 +206,9 @@ class BMR:
             mean[:, :n] = spread * torch.empty_like(spread).uniform_(-2, 2, generator=generator)
         kl = 1.0 if self.reduction is None else self.reduction.kl
         state = ScaledState(
-            mean, (spread * init_std).log(), scale_mean, scale_log_std, per_model(self.lr, mean),
-            mean.new_full((), kl), numbers, generator, layers,
+            mean, (spread * init_std).log(), scale_mean, scale_log_std,
+            per_model(chosen(self.lr, 1e-2), mean), mean.new_full((), kl), numbers, generator,
+            layers,
         )  # fmt: skip
         if self.reduction is not None:
             state.controls.allow_masks_(mean)

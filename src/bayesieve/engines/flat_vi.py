@@ -16,12 +16,11 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_kind, check_positive
+from bayesieve.checks import AUTO, check_choice, check_kind, check_positive, chosen
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.noise import draw_weights, generator_on
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
-    Default,
     Normal,
     Number,
     SpikeSlab,
@@ -56,11 +55,11 @@ class FlatVI:
         (0.001, 0.01)
     """
 
-    prior: Normal | SpikeSlab = field(default_factory=lambda: Normal(Default(0.1)))
-    lr: Number = Default(1e-3)
-    init_std: Number = Default(0.018)
+    prior: Normal | SpikeSlab = field(default_factory=lambda: Normal(AUTO))
+    lr: Number = AUTO
+    init_std: Number = AUTO
     start: Literal["module", "he"] = "module"
-    local: bool | None = None
+    local: bool = AUTO
 
     warm_start_ = staticmethod(variational.warm_start_)
 
@@ -79,7 +78,8 @@ class FlatVI:
         problem.layout.check_bayesian("FlatVI")
         mean = problem.starting_points(n_models, generator, self.start)
         numbers = self._numbers(mean)
-        return variational.mean_field(problem, mean, self.init_std, self.lr, numbers, generator)
+        lr, init_std = chosen(self.lr, 1e-3), chosen(self.init_std, 0.018)
+        return variational.mean_field(problem, mean, init_std, lr, numbers, generator)
 
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""
@@ -95,28 +95,34 @@ class FlatVI:
     def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior in nats, (k,); one-draw estimate under a SpikeSlab prior."""
         mean = state.mean[:, : state.log_std.shape[1]]
-        if isinstance(self.prior, Normal):
-            term = partial(normal_kl, prior_std=per_model(self.prior.std, mean))
+        if isinstance(prior := self._prior, Normal):
+            term = partial(normal_kl, prior_std=per_model(prior.std, mean))
             return state.controls.total_of(term, mean, state.log_std)
         # A fixed generator: reporting must not disturb the training draws.
         source = generator_on(mean.device).manual_seed(0)
         noise = torch.empty_like(mean).normal_(generator=source)
         w = torch.addcmul(mean, state.log_std.exp(), noise)
         log_q = Normal(1.0).log_prob(noise) - state.log_std
-        return state.controls.total(log_q - self.prior.log_prob(w))
+        return state.controls.total(log_q - prior.log_prob(w))
 
     def posterior(self, problem: Problem, state: MeanField, member: int = 0) -> Factorised:
         """q(w) of one member; a SpikeSlab prior gives the responsibility at its mean."""
-        prior = self.prior.member(member)
+        prior = self._prior.member(member)
         logit = None
         if isinstance(prior, SpikeSlab):
             mean = state.mean[member, problem.layout.bayesian]
             logit = inclusion_logit(mean, torch.zeros_like(mean), prior)
         return variational.factorised(problem, state, member, prior, logit, local=bool(self.local))
 
+    @property
+    def _prior(self) -> Normal | SpikeSlab:
+        """The prior with a number for the std of a normal one that nobody chose."""
+        prior = self.prior
+        return Normal(chosen(prior.std, 0.1)) if isinstance(prior, Normal) else prior
+
     def _numbers(self, like: Tensor) -> PriorNumbers:
-        if isinstance(self.prior, Normal):
-            precision = per_model(self.prior.std, like) ** -2
+        if isinstance(prior := self._prior, Normal):
+            precision = per_model(prior.std, like) ** -2
             unused = like.new_zeros(())
             return PriorNumbers(unused, unused, precision)
-        return PriorNumbers(*mixture_numbers(self.prior, like))
+        return PriorNumbers(*mixture_numbers(prior, like))

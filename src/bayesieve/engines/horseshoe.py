@@ -21,13 +21,12 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_kind, check_positive
+from bayesieve.checks import AUTO, check_choice, check_kind, check_positive, chosen
 from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
 from bayesieve.core.priors import (
-    Default,
     Horseshoe,
     Number,
     log_normal_gamma_kl,
@@ -80,8 +79,8 @@ class HorseshoeVI:
     """
 
     prior: Horseshoe = field(default_factory=Horseshoe)
-    lr: Number = Default(5e-3)
-    init_std: Number = Default(0.1)
+    lr: Number = AUTO
+    init_std: Number = AUTO
     start: Literal["module", "he"] = "module"
     local: bool = False
 
@@ -101,14 +100,14 @@ class HorseshoeVI:
         # A BatchNorm divides the scale of a unit out again. Nothing then determines it, its
         # posterior is as wide as the prior, and statistics averaged over draws of it fit no draw.
         numbers = self._numbers(mean, scales, held=bool(statistics_names(problem.network)))
-        init_std = per_model(self.init_std, mean)
+        init_std = per_model(chosen(self.init_std, 0.1), mean)
         scale_log_std = init_std.log().expand(n_models, scales.size).contiguous()
         scale_mean = _matching_scales(mean[:, layout.bayesian], scales, numbers.log_std)
         width = scales.log_expected_power(scale_mean, scale_log_std.exp(), numbers.log_std)
         log_std = scales.to_entries(width) + init_std.log()
         return ScaledState(
-            mean, log_std, scale_mean, scale_log_std, per_model(self.lr, mean),
-            mean.new_ones(()), numbers, generator, scales,
+            mean, log_std, scale_mean, scale_log_std,
+            per_model(chosen(self.lr, 5e-3), mean), mean.new_ones(()), numbers, generator, scales,
         )  # fmt: skip
 
     def step(self, problem: Problem, state: HorseshoeState, batch: Batch) -> Metrics:

@@ -12,11 +12,17 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_kind, check_not_negative, check_positive
+from bayesieve.checks import (
+    AUTO,
+    check_choice,
+    check_kind,
+    check_not_negative,
+    check_positive,
+    chosen,
+)
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import (
-    Default,
     Normal,
     Number,
     Prior,
@@ -78,8 +84,8 @@ class MAP:
 
     prior: Prior | None = None
     optimizer: Literal["adamw", "adam", "sgd"] = "adamw"
-    lr: Number = Default(1e-3)
-    weight_decay: float = Default(0.0)
+    lr: Number = AUTO
+    weight_decay: float = AUTO
     momentum: float = 0.9
     start: Literal["module", "he"] = "module"
 
@@ -100,7 +106,7 @@ class MAP:
             moments=None if sgd else Moments.zeros_like(w, problem.execution.moments_dtype),
             momentum=torch.zeros_like(w) if sgd else None,
             step=w.new_zeros(()),
-            lr=per_model(self.lr, w),
+            lr=per_model(chosen(self.lr, 1e-3), w),
             controls=Controls.neutral(w),
             generator=generator,
             n_bayesian=problem.layout.n_bayesian,

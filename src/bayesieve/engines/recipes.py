@@ -1,8 +1,8 @@
 """Recommended settings: one table by engine, task and kind of data, and the names of engines.
 
 `fit`, the command line, the estimators and `compare` all read this table, so that the same engine
-on the same task has the same settings everywhere. `complete` fills in what an engine object leaves
-open (`core.priors.Default`); `resolve_engine` does so for settings given as text.
+on the same task has the same settings everywhere. `recommended` looks up the fields of an engine,
+`complete` replaces those that are AUTO, and `build` makes an engine by its name.
 
 The numbers of flat-vi and sbnn for images are those measured on MNIST: noise on activations,
 starting means by fan-in, log std -4, a KL weight of 0.3 for classification that rises over the
@@ -23,19 +23,21 @@ in the model-reduction paper (but for its dropout, which is a layer).
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from bayesieve.checks import check_counts, check_positive
-from bayesieve.engines.config import EngineConfig, EngineName, flag_name
+from bayesieve.checks import AUTO, check_counts, check_positive
 from bayesieve.errors import UsageError
 
 if TYPE_CHECKING:
     from bayesieve.engines import Engine
 
-
+EngineName = Literal["map", "flat-vi", "sbnn", "bmr", "horseshoe", "sgld", "sghmc", "tdamp"]
+PriorName = Literal[
+    "none", "normal", "spike-slab", "layer-scaled", "horseshoe", "gaussian-laplace", "group-sparse"
+]
 _SMALL_TABLE = 2000  # rows
 _FEW_DATA = 10_000  # examples: below, an epoch has few steps
 _TABLE_STEPS = {"variational": 1100}  # by course; others take more
@@ -155,13 +157,12 @@ class EngineEntry:
         table: values for tables with the engine's usual prior, as `few` has them; they come last.
         normalised: values for networks with running statistics and 10,000 examples or more, as
             `few` has them, and the KL weight.
-        prunes: what removes weights in training: "schedule", "itself" (evidence, or --zeros) or
+        prunes: what removes weights in training: "schedule", "itself" (evidence, or zeros) or
             "units" (whole units only, by the engine).
         n_chains: chains of a run unless told otherwise, so that they can be compared; 0 for engines
             that are no samplers.
         passes: whether it learns in passes over the data (EM), few and on centred inputs, in place
             of gradient steps.
-        further: arguments of the class that follow from resolved settings and the size of a run.
     """
 
     kind: str
@@ -178,7 +179,6 @@ class EngineEntry:
     prunes: Literal["schedule", "itself", "units"] = "schedule"
     n_chains: int = 0
     passes: bool = False
-    further: Callable[[EngineConfig, RunSize], dict[str, Any]] | None = None
 
 
 def name_of(engine: object) -> EngineName | None:
@@ -189,7 +189,10 @@ def name_of(engine: object) -> EngineName | None:
         >>> name_of(SBNN())
         'sbnn'
     """
-    kind = type(engine)
+    return _name_of_class(type(engine))
+
+
+def _name_of_class(kind: type) -> EngineName | None:
     if not kind.__module__.startswith("bayesieve.engines."):
         return None
     names = {entry.kind: name for name, entry in ENGINES.items()}
@@ -197,10 +200,7 @@ def name_of(engine: object) -> EngineName | None:
 
 
 def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
-    """The engine with recommended values for all that was left open; others stay as they are.
-
-    Left open are numbers nobody chose (`Default`), a starting std and the place of noise that are
-    None. The network's own weights stay the start.
+    """The engine with recommended values in place of AUTO; an engine of your own stays as it is.
 
     Example:
         >>> from bayesieve.engines.sbnn import SBNN
@@ -211,72 +211,87 @@ def complete(engine: "Engine[Any]", size: RunSize) -> "Engine[Any]":
     name = name_of(engine)
     if name is None:
         return engine
-    its: Any = engine  # its choices on which other settings depend, as text
+    its: Any = engine
     priors = {_prior_class(prior): prior for prior in ENGINES[name].priors}
-    choices = {key: getattr(its, key) for key in ("optimizer", "adapt") if hasattr(its, key)}
-    choices["prior"] = "none" if its.prior is None else priors.get(type(its.prior).__name__)
-    config = resolve_engine(EngineConfig(name, **choices), size, own_start=True)
-    best: Any = build_engine(config, size)
-    if name == "map" and not _is_open(its.lr):
-        best = replace(best, weight_decay=0.0)  # the recommended one is for the recommended lr
-    if ENGINES[name].n_chains and not _is_open(its.step_size):
-        best = replace(best, preconditioned=False)  # the step that was chosen is ε of the paper
-    return _filled(engine, best) if type(best) is type(engine) else engine
+    asked = {key: getattr(its, key) for key in ("optimizer", "adapt") if hasattr(its, key)}
+    asked["prior"] = "none" if its.prior is None else priors.get(type(its.prior).__name__, AUTO)
+    best = recommended(type(engine), size, asked)
+    if name == "map" and _is_chosen(its.lr):
+        best["weight_decay"] = 0.0  # the recommended one is for the recommended lr
+    if ENGINES[name].n_chains and _is_chosen(its.step_size):
+        best["preconditioned"] = False  # the step that was chosen is ε of the paper
+    gaps = {key: _filled(getattr(engine, key), value) for key, value in best.items()}
+    return replace(its, **gaps)
 
 
-def _filled(thing: Any, best: Any) -> Any:
-    gaps = {}
-    for spec in fields(thing):
-        value, recommended = getattr(thing, spec.name), getattr(best, spec.name)
-        if value is None and spec.name in ("init_std", "local", "preconditioned"):
-            gaps[spec.name] = recommended
-        elif is_dataclass(value) and type(value) is type(recommended):
-            gaps[spec.name] = _filled(value, recommended)
-        else:
-            gaps[spec.name] = _chosen(value, recommended)
-    return replace(thing, **gaps)
-
-
-def _chosen(value: Any, recommended: Any) -> Any:
-    """The value if somebody chose it, else the recommended one; model by model of a population."""
-    if isinstance(value, tuple) and not isinstance(recommended, tuple):
-        return tuple(_chosen(number, recommended) for number in value)
-    first = value[0] if isinstance(value, tuple) and value else value
-    return recommended if _is_open(first) else value
-
-
-def _is_open(number: object) -> bool:
-    """Whether nobody chose this number."""
-    from bayesieve.core.priors import Default, DefaultCount
-
-    return isinstance(number, Default | DefaultCount)
-
-
-def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> EngineConfig:
-    """Fill the gaps with recommended values; refuse settings this engine has no use for.
+def recommended(
+    engine: "type[Engine[Any]]", size: RunSize, asked: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Recommended values of the fields of an engine of this class.
 
     Args:
-        config: as given.
-        size: of the run.
-        own_start: whether the network's own initial weights are to be used unless told otherwise.
+        engine: one of the library's classes.
+        size: length of the run, and the facts about it.
+        asked: settings that are chosen, by the names of `settings_of`; others depend on them.
+
+    Example:
+        >>> from bayesieve.engines.map import MAP
+        >>> recommended(MAP, RunSize(1000, 500, 128, table=True))["lr"]
+        0.005
     """
-    entry = ENGINES[config.name]
+    name = _name_of_class(engine)
+    if name is None:
+        raise ValueError(f"recommended: there are no recipes for {engine.__name__}.")
+    settings = settings_of(name, size, asked or {})
+    return _fields_of(name, {field.name for field in fields(engine)}, settings, size)  # type: ignore[arg-type]
+
+
+def build(name: EngineName, size: RunSize, settings: Mapping[str, Any]) -> "Engine[Any]":
+    """The engine of a name; what `settings` does not hold is recommended.
+
+    Example:
+        >>> build("map", RunSize(1000, 500, 128), {"lr": 0.5, "start": "he"}).lr
+        0.5
+    """
+    settings = settings_of(name, size, settings)
+    if settings["prior"] == "layer-scaled":
+        name = "bmr"  # flat-vi with learned layer widths is BMR that never prunes
+    kind = getattr(import_module("bayesieve"), ENGINES[name].kind)
+    engine: Engine[Any] = kind(
+        **_fields_of(name, {field.name for field in fields(kind)}, settings, size)
+    )
+    return engine
+
+
+def settings_of(name: EngineName, size: RunSize, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting of an engine by its name on the command line; refuse what it has no use for.
+
+    Args:
+        name: of the engine.
+        size: of the run.
+        asked: settings that are chosen; None and AUTO are not. The others are recommended.
+
+    Example:
+        >>> settings_of("sbnn", RunSize(60_000, 500, 128), {"lr": 0.5})["start"]
+        'he'
+    """
+    asked = {key: value for key, value in asked.items() if value is not None and value is not AUTO}
+    entry = ENGINES[name]
     special = entry.regression if size.task == "regression" else {}
-    learned = entry.priors[0] if config.adapt in ("sa", "em") else None  # asking for it is choosing
-    paper = _paper(config, entry)
-    prior = config.prior or paper.get("prior") or learned or special.get("prior", entry.priors[0])
+    learned = entry.priors[0] if asked.get("adapt") in ("sa", "em") else None  # that chooses it
+    preset = asked.get("preset", "default")
+    paper = _paper(name, entry, asked.get("prior")) if preset == "paper" else {}
+    usual = special.get("prior", entry.priors[0])
+    prior = asked.get("prior") or paper.get("prior") or learned or usual
     if prior not in entry.priors:
+        raise UsageError(f"engine {name} takes `prior` {' or '.join(entry.priors)}, got {prior!r}.")
+    if not 1 <= asked.get("anneal", 1) < math.inf:
         raise UsageError(
-            f"engine {config.name} takes --prior {' or '.join(entry.priors)}, got {prior!r}."
+            f"`anneal` multiplies 1 / temperature: give 1 or more, got {asked['anneal']}."
         )
-    if config.anneal is not None and not 1 <= config.anneal < math.inf:
-        raise UsageError(
-            f"--anneal multiplies 1 / temperature: give 1 or more, got {config.anneal}."
-        )
-    defaults = {**entry.defaults, **_PRIOR_NUMBERS[prior], **entry.of_prior.get(prior, {})}
-    defaults |= {"prior": prior, "name": config.name, "preset": config.preset or "default"} | paper
-    if config.preset != "paper":
-        usual = special.get("prior", entry.priors[0])
+    found = {**entry.defaults, **_PRIOR_NUMBERS[prior], **entry.of_prior.get(prior, {})}
+    found |= {"prior": prior, "preset": preset} | paper
+    if preset != "paper":
         few = entry.few if size.n_data < _FEW_DATA else {}
         if size.takes_normalised:
             few = {key: value for key, value in entry.normalised.items() if key != "kl"}
@@ -290,17 +305,51 @@ def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> E
         for values, its_prior in ((few, entry.priors[0]), (special, usual), (columns, usual)):
             kept = values if prior == its_prior else {k: values[k] for k in _STEP if k in values}
             kept = {**kept, **values.get(prior, {})}
-            defaults |= {k: value for k, value in kept.items() if not isinstance(value, Mapping)}
-    if own_start and "start" in defaults:
-        defaults["start"] = "module"
-    if config.optimizer == "sgd" or entry.priors[0] != prior:
-        defaults |= {"local": False} if "local" in defaults else {}
-    for spec in fields(config):
-        if getattr(config, spec.name) is not None and spec.name not in defaults:
-            flag = flag_name(spec)
-            raise UsageError(f"engine {config.name} with prior {prior} has no {flag}; remove it.")
-    gaps = {key: value for key, value in defaults.items() if getattr(config, key) is None}
-    return replace(config, **gaps)
+            found |= {k: value for k, value in kept.items() if not isinstance(value, Mapping)}
+    if asked.get("optimizer") == "sgd" or entry.priors[0] != prior:
+        found |= {"local": False} if "local" in found else {}
+    for key in asked:
+        if key not in found:
+            raise UsageError(f"engine {name} with prior {prior} has no `{key}`; remove it.")
+    return {**found, **asked}
+
+
+def _fields_of(
+    name: EngineName, names: Iterable[str], settings: Mapping[str, Any], size: RunSize
+) -> dict[str, Any]:
+    """The fields of an engine that follow from its settings, and from the size of the run."""
+    if not size.may_prune and settings["prior"] == "gaussian-laplace":  # what is left was included
+        settings = {**settings, "prior": "normal", "prior_std": settings["slab_std"],
+                    "adapt": "none"}  # fmt: skip
+    found = {key: settings[key] for key in names if key in settings}
+    found["prior"] = _prior(settings)
+    if name == "bmr":
+        found |= _of_reduction(settings, size)
+    elif ENGINES[name].passes:
+        found |= _of_passes(size)
+    elif ENGINES[name].n_chains:
+        found |= _of_chain(settings, size)
+    return found
+
+
+def _filled(value: Any, best: Any) -> Any:
+    """The value with `best` in place of AUTO, also in its fields and model by model."""
+    if isinstance(value, tuple) and any(one is AUTO for one in value):
+        return tuple(best if one is AUTO else one for one in value)
+    if is_dataclass(value) and type(value) is type(best):
+        now: Any = value
+        names = [spec.name for spec in fields(now) if _is_open(getattr(now, spec.name))]
+        return replace(now, **{n: _filled(getattr(now, n), getattr(best, n)) for n in names})
+    return best if value is AUTO else value
+
+
+def _is_open(value: object) -> bool:
+    return value is AUTO or (isinstance(value, tuple) and AUTO in value)
+
+
+def _is_chosen(value: object) -> bool:
+    """Whether a number was chosen, or that of the first model of a population."""
+    return (value[0] if isinstance(value, tuple) else value) is not AUTO
 
 
 def recommended_schedule(
@@ -381,47 +430,28 @@ def recommended_epochs(
     return max(least, min(most, round(steps / per_epoch)))
 
 
-def _paper(config: EngineConfig, entry: EngineEntry) -> dict[str, Any]:
-    """Values that the paper's preset changes, if it is asked for."""
-    if config.preset != "paper":
-        return {}
+def _paper(name: str, entry: EngineEntry, prior: str | None) -> dict[str, Any]:
+    """Values that the paper's preset changes."""
     if entry.paper is None:
         with_paper = ", ".join(name for name, entry in ENGINES.items() if entry.paper is not None)
-        raise UsageError(
-            f"engine {config.name} has no --preset paper ({with_paper} have); remove it."
-        )
-    prior = entry.paper.get("prior", entry.priors[0])
-    if config.prior not in (None, prior):
-        raise UsageError(f"--preset paper of {config.name} means --prior {prior}; remove yours.")
+        raise UsageError(f"engine {name} has no `preset` paper ({with_paper} have); remove it.")
+    its = entry.paper.get("prior", entry.priors[0])
+    if prior not in (None, its):
+        raise UsageError(f"`preset` paper of {name} means `prior` {its}; remove yours.")
     return dict(entry.paper)
 
 
-def build_engine(config: EngineConfig, size: RunSize) -> "Engine[Any]":
-    """The engine of resolved settings: those that its class has fields for, and its prior."""
-    name = config.name
-    if config.prior == "layer-scaled":
-        name = "bmr"  # flat-vi with learned layer widths is BMR that never prunes
-    if not size.may_prune and config.prior == "gaussian-laplace":  # what is left was included
-        config = replace(config, prior="normal", prior_std=config.slab_std, adapt="none")
-    entry = ENGINES[name]
-    kind = getattr(import_module("bayesieve"), entry.kind)
-    shared = {spec.name for spec in fields(kind)} & {spec.name for spec in fields(config)}
-    settings = {key: value for key in shared if (value := getattr(config, key)) is not None}
-    settings |= {"prior": _prior(config)}
-    return kind(**settings | (entry.further(config, size) if entry.further else {}))
-
-
-def _prior(config: EngineConfig) -> Any:
+def _prior(settings: Mapping[str, Any]) -> Any:
     """The prior of resolved settings; None where there is none."""
     from bayesieve.core import priors
 
-    assert config.prior is not None
-    if config.prior == "none":
+    name = settings["prior"]
+    if name == "none":
         return None
-    numbers = {name: getattr(config, name) for name in _PRIOR_NUMBERS[config.prior]}
+    numbers = {key: settings[key] for key in _PRIOR_NUMBERS[name]}
     if "prior_std" in numbers:
         numbers["std"] = numbers.pop("prior_std")
-    return getattr(priors, _prior_class(config.prior))(**numbers)
+    return getattr(priors, _prior_class(name))(**numbers)
 
 
 def _prior_class(name: str) -> str:
@@ -429,19 +459,17 @@ def _prior_class(name: str) -> str:
     return "".join(map(str.capitalize, name.split("-")))
 
 
-def _of_reduction(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+def _of_reduction(settings: Mapping[str, Any], size: RunSize) -> dict[str, Any]:
     """When masks are renewed, and the coordinates, as the preset has them."""
     from bayesieve.engines.bmr import Reduction
 
-    c: Any = config  # resolved: no field read here is None
-    paper = c.preset == "paper"
-    reduction = None
-    if size.may_prune and c.rule not in (None, "none"):
-        reduction = Reduction(c.rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(c.rule)
+    paper, rule, reduction = settings["preset"] == "paper", settings.get("rule"), None
+    if size.may_prune and rule not in (None, "none"):
+        reduction = Reduction(rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(rule)
     return {"reduction": reduction, "coordinates": "standard" if paper else "weights"}
 
 
-def _of_passes(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+def _of_passes(size: RunSize) -> dict[str, Any]:
     """Which groups message passing removes, and when; an epoch is one EM iteration."""
     keep, n_passes = size.keep_units, max(1, round(size.n_steps / size.per_epoch))
     if not size.may_prune or (keep is None and size.task == "regression"):
@@ -449,29 +477,29 @@ def _of_passes(config: EngineConfig, size: RunSize) -> dict[str, Any]:
     return {"keep": keep, "prune_passes": (2, max(2, round(0.6 * n_passes)))}
 
 
-def _of_chain(config: EngineConfig, size: RunSize) -> dict[str, Any]:
+def _of_chain(settings: Mapping[str, Any], size: RunSize) -> dict[str, Any]:
     """Step size over all data; burn-in, thinning, cycles and cooling in steps."""
     from bayesieve.engines.sampling import Chain
 
-    c: Any = config
-    check_positive("train", **{"--lr": c.lr})
+    lr, fraction, draws, cycles = (settings[key] for key in ("lr", "burn_in", "draws", "cycles"))
+    check_positive("train", lr=lr)
     # lr is that of SGD on the mean loss, the step size of a sampler in nats over all data
-    rates = tuple(rate / size.n_data for rate in (c.lr if isinstance(c.lr, tuple) else (c.lr,)))
-    if not 0 <= c.burn_in < 1:
-        raise UsageError(f"--burn-in is a fraction of the run from 0 to below 1, got {c.burn_in}.")
-    for flag, least, got in (("--draws", 1, c.draws), ("--cycles", 0, c.cycles)):
+    rates = tuple(rate / size.n_data for rate in (lr if isinstance(lr, tuple) else (lr,)))
+    if not 0 <= fraction < 1:
+        raise UsageError(f"`burn_in` is a fraction of the run from 0 to below 1, got {fraction}.")
+    for name, least, got in (("draws", 1, draws), ("cycles", 0, cycles)):
         if got < least:
-            raise UsageError(f"{flag} must be at least {least}, got {got}.")
-    burn_in = min(round(c.burn_in * size.n_steps), size.n_steps - 1)
+            raise UsageError(f"`{name}` must be at least {least}, got {got}.")
+    burn_in = min(round(fraction * size.n_steps), size.n_steps - 1)
     after = size.n_steps - burn_in
     chain = Chain(
         burn_in=burn_in,
-        thin=max(1, after // c.draws),
-        n_kept=min(c.draws, after),
-        cycle=-(-size.n_steps // c.cycles) if c.cycles else 0,
-        cooling=c.anneal ** (-1 / size.per_epoch),
+        thin=max(1, after // draws),
+        n_kept=min(draws, after),
+        cycle=-(-size.n_steps // cycles) if cycles else 0,
+        cooling=settings["anneal"] ** (-1 / size.per_epoch),
     )
-    return {"step_size": rates if isinstance(c.lr, tuple) else rates[0], "chain": chain}
+    return {"step_size": rates if isinstance(lr, tuple) else rates[0], "chain": chain}
 
 
 _VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}
@@ -566,7 +594,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         table={"lr": 2e-2, "init_std": 0.1, "local": False},
         normalised={"lr": 3e-2, "init_std": 0.05, "kl": 0.01},
         prunes="itself",
-        further=_of_reduction,
     ),
     "horseshoe": EngineEntry(
         "HorseshoeVI",
@@ -590,7 +617,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         few={**_WIDER, "lr": 0.6},
         table={"classification": {**_WIDER, "lr": 0.6}},
         n_chains=2,
-        further=_of_chain,
     ),
     "sghmc": EngineEntry(
         "SGHMC",
@@ -603,7 +629,6 @@ ENGINES: dict[EngineName, EngineEntry] = {
         few={**_WIDER, "lr": 0.1},
         table={"classification": {**_WIDER, "lr": 0.1}},
         n_chains=2,
-        further=_of_chain,
     ),
     "tdamp": EngineEntry(
         "TDAMP",
@@ -612,6 +637,5 @@ ENGINES: dict[EngineName, EngineEntry] = {
         course="steady",
         prunes="units",
         passes=True,
-        further=_of_passes,
     ),
 }

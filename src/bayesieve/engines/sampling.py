@@ -30,18 +30,20 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from bayesieve.checks import (
+    AUTO,
     check_choice,
     check_fraction,
     check_kind,
     check_not_negative,
     check_positive,
+    chosen,
 )
 from bayesieve.core import native, priors
 from bayesieve.core.batch import Batch
 from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.noise import fresh_keys
 from bayesieve.core.posterior import Posterior, Samples
-from bayesieve.core.priors import Default, DefaultCount, GaussianLaplace, Normal, Number, per_model
+from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import flat_statistics, named_statistics, statistics_names
@@ -110,8 +112,8 @@ class Chain:
         0.5
     """
 
-    burn_in: int = DefaultCount(0)
-    thin: int = DefaultCount(100)
+    burn_in: int = AUTO
+    thin: int = AUTO
     n_kept: int = 20
     power: float = 0.0
     delay: float = 1.0
@@ -169,6 +171,10 @@ class Chain:
             value = value * ((step - 1) / self.warming).clamp(max=1)
         return value
 
+    def after_burn_in(self, step: Tensor) -> Tensor:
+        """Steps since burn-in."""
+        return step - chosen(self.burn_in, 0)
+
     def n_seen(self, step: Tensor) -> Tensor:
         """Draws kept so far, the current position included, after `step` steps; at least 1.
 
@@ -179,8 +185,8 @@ class Chain:
             >>> Chain(burn_in=10, thin=7).n_seen(torch.tensor([10.0, 17.0, 18.0])).tolist()
             [1, 1, 2]
         """
-        since = step.long() - self.burn_in
-        return ((since + self.thin - 1) // self.thin).clamp(min=1)
+        since, thin = self.after_burn_in(step.long()), chosen(self.thin, 100)
+        return ((since + thin - 1) // thin).clamp(min=1)
 
 
 @dataclass
@@ -234,17 +240,17 @@ class Sampler:
         adapt: how a `GaussianLaplace` prior is learned: "sa", "em" or "none".
         averaging: the weights of the stochastic approximation.
         chain: burn-in, thinning, draws kept, and schedules of step size and temperature.
-        preconditioned: divide the gradient by its running root mean square; None is the recipe's.
+        preconditioned: divide the gradient by its running root mean square.
         start: starting weights: "module" (the model's own) or "he" (uniform in ±√(6 / fan_in)).
     """
 
-    prior: Normal | GaussianLaplace = field(default_factory=lambda: Normal(Default(1.0)))
-    step_size: Number = Default(1e-5)
+    prior: Normal | GaussianLaplace = field(default_factory=lambda: Normal(AUTO))
+    step_size: Number = AUTO
     temperature: Number = 1.0
     adapt: Adapt = "none"
     averaging: Averaging = field(default_factory=Averaging)
     chain: Chain = field(default_factory=Chain)
-    preconditioned: bool | None = None
+    preconditioned: bool = AUTO
     start: Literal["module", "he"] = "module"
     _momentum: ClassVar[bool] = False
 
@@ -261,6 +267,11 @@ class Sampler:
                 f"{type(self.prior).__name__}. Give that prior (--prior gaussian-laplace), or "
                 "adapt='none' (--adapt none)."
             )
+
+    @property
+    def epsilon(self) -> Number:
+        """ε, a plain number where nobody chose one."""
+        return chosen(self.step_size, 1e-5)
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> ChainState:
         """Start every chain at the initial weights."""
@@ -280,7 +291,7 @@ class Sampler:
                     "class labels have no residuals. Leave it at 0."
                 )
             latents = latents_of(prior, problem, w)
-        std = prior.other_std if isinstance(prior, GaussianLaplace) else prior.std
+        std = prior.other_std if isinstance(prior, GaussianLaplace) else chosen(prior.std, 1.0)
         ring = (0, 0, 0, self.chain.n_kept - 1)  # room for more draws behind the first
         norms = problem.workspace(n_models).statistics()
         return ChainState(
@@ -293,7 +304,7 @@ class Sampler:
             latents=latents,
             precision=per_model(std, w) ** -2,
             step=w.new_zeros(()),
-            step_size=per_model(self.step_size, w),
+            step_size=per_model(self.epsilon, w),
             temperature=per_model(self.temperature, w),
             controls=Controls.neutral(w),
             generator=generator,
@@ -491,7 +502,7 @@ def after_move_(engine: Sampler, state: ChainState, at: Slope, *, in_c: bool = F
         newest = at.residuals.square_sum / at.residuals.n_targets
         w[:, at.residuals.column] = 0.5 * before.lerp(newest, _NOISE_WEIGHT).log()
     state.draws.index_copy_(1, _newest(chain, step), w[:, None])
-    state.average.lerp_(w, 1 / (step - chain.burn_in).clamp(min=1))
+    state.average.lerp_(w, 1 / chain.after_burn_in(step).clamp(min=1))
 
 
 def _newest(chain: Chain, step: Tensor) -> Tensor:

@@ -23,13 +23,12 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_choice, check_positive
+from bayesieve.checks import AUTO, check_choice, check_positive, chosen
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.layout import Layout
 from bayesieve.core.noise import draw_weights, draw_weights_
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
-    Default,
     Number,
     SpikeSlab,
     inclusion_logit,
@@ -86,14 +85,13 @@ class SBNN:
     Args:
         prior: mixture probability and the two standard deviations, on every Bayesian weight.
         lr: learning rate; the objective is in nats per example.
-        init_std: starting s of every weight; None is decided by `fit`, and lies in the spike's
-            basin of attraction in a loop written by hand.
+        init_std: starting s of every weight; in a loop written by hand it lies in the spike's basin
+            of attraction.
         start: starting means: "module" (the model's own, so trained weights are a warm start),
             "he" (uniform in ±√(6 / fan_in)) or "spike" (the model's own, every tensor of weights
             shrunk into the spike's basin of attraction, so that a weight without data ends there).
         optimizer: "adam", or "sgd" with the proximal prior step.
-        local: add the noise to activations of Linear and Conv layers instead of weights;
-            None is decided by `fit`, and means weights in a loop written by hand.
+        local: add the noise to activations of Linear and Conv layers instead of weights.
 
     Example:
         >>> SBNN(prior=SpikeSlab(slab_std=1.0, spike_std=0.1, slab_prob=0.2)).prior.slab_prob
@@ -101,11 +99,11 @@ class SBNN:
     """
 
     prior: SpikeSlab = field(default_factory=SpikeSlab)
-    lr: Number = Default(1e-3)
-    init_std: Number | None = None
+    lr: Number = AUTO
+    init_std: Number = AUTO
     start: Literal["module", "he", "spike"] = "module"
     optimizer: Literal["adam", "sgd"] = "adam"
-    local: bool | None = None
+    local: bool = AUTO
 
     warm_start_ = staticmethod(variational.warm_start_)
 
@@ -114,9 +112,7 @@ class SBNN:
             raise TypeError(
                 f"SBNN: prior must be a SpikeSlab, got {self.prior!r}. Use FlatVI for a Normal."
             )
-        check_positive("SBNN", lr=self.lr)
-        if self.init_std is not None:
-            check_positive("SBNN", init_std=self.init_std)
+        check_positive("SBNN", lr=self.lr, init_std=self.init_std)
         check_choice("SBNN", "optimizer", self.optimizer, ("adam", "sgd"))
         check_choice("SBNN", "start", self.start, ("module", "he", "spike"))
         if self.optimizer == "sgd" and self.local:
@@ -125,8 +121,8 @@ class SBNN:
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std in the spike's basin."""
         problem.layout.check_bayesian("SBNN")
-        init_std = self.init_std
-        if init_std is None:
+        init_std, lr = self.init_std, chosen(self.lr, 1e-3)
+        if init_std is AUTO:
             init_std = tuple(self.prior.safe_init_std(i) for i in range(n_models))
         scheme = "module" if self.start == "spike" else self.start
         mean = problem.starting_points(n_models, generator, scheme)
@@ -135,7 +131,7 @@ class SBNN:
                      for i in range(n_models)]  # fmt: skip
             shrink_weights_(mean, problem.layout, mean.new_tensor(radii))
         return variational.mean_field(
-            problem, mean, init_std, self.lr, PriorNumbers(*mixture_numbers(self.prior, mean)),
+            problem, mean, init_std, lr, PriorNumbers(*mixture_numbers(self.prior, mean)),
             generator, moments=self.optimizer == "adam",
         )  # fmt: skip
 

@@ -118,7 +118,7 @@ class SGHMC(Sampler):
         check_positive("SGHMC", friction=self.friction)
         check_fraction("SGHMC", friction=self.friction)
         check_not_negative("SGHMC", gradient_variance=self.gradient_variance)
-        sizes = self.step_size if isinstance(self.step_size, tuple) else (self.step_size,)
+        sizes = self.epsilon if isinstance(self.epsilon, tuple) else (self.epsilon,)
         if 0.5 * self.gradient_variance * max(sizes) > self.friction:
             raise ValueError(
                 f"SGHMC: gradient_variance * step_size / 2 must be <= friction, got "

@@ -9,12 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
+from bayesieve.checks import (
+    AUTO,
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+)
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.data.examples import Task
 from bayesieve.engines import Engine, recipes
-from bayesieve.engines.config import EngineConfig, EngineName
-from bayesieve.engines.recipes import RunSize
+from bayesieve.engines.recipes import EngineName, RunSize
 from bayesieve.estimators.population import Candidate, Training
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
@@ -268,9 +273,7 @@ def _built(
     if not isinstance(engine, str):
         return recipes.complete(engine, size)
     chain = recipes.ENGINES[name].n_chains > 0  # of a fixed normal prior
-    config = EngineConfig(name, prior="normal" if chain else None, lr=lr)
-    config = recipes.resolve_engine(config, size, own_start=False)
-    return recipes.build_engine(config, size)
+    return recipes.build(name, size, {"prior": "normal" if chain else AUTO, "lr": lr})
 
 
 def _widths(

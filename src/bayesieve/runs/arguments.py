@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, Self, get_type_hints
 
 from bayesieve.checks import check_choice
-from bayesieve.engines.config import check_values, flag_name, setting
 from bayesieve.errors import UsageError
-from bayesieve.runs.config import choices_of, kinds_of
+from bayesieve.runs.config import check_values, choices_of, flag_name, kinds_of, setting
 
 P = ParamSpec("P")
 option: Any = partial(setting, kw_only=True)  # a `setting` may be given by position too

@@ -30,22 +30,23 @@ from bayesieve.data.augment import Augment
 from bayesieve.data.cache import is_mapped
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
-from bayesieve.engines.config import EngineConfig, check_values
 from bayesieve.engines.recipes import (
     ENGINES,
     RunSize,
-    build_engine,
+    build,
     recommended_schedule,
-    resolve_engine,
+    settings_of,
 )
 from bayesieve.errors import DataError, UnsupportedModelError, UsageError
 from bayesieve.runs.config import (
     DataConfig,
+    EngineConfig,
     NetConfig,
     PruningConfig,
     RunConfig,
     ScheduleConfig,
     TrainingConfig,
+    check_values,
     flag_of,
 )
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
@@ -371,6 +372,19 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
     return factory(shape, n_outputs)
 
 
+def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> EngineConfig:
+    """Fill the gaps with recommended values; refuse settings this engine has no use for.
+
+    Args:
+        config: as given.
+        size: of the run.
+        own_start: whether the network's own initial weights are to be used unless told otherwise.
+    """
+    if own_start and config.start is None and "start" in ENGINES[config.name].defaults:
+        config = replace(config, start="module")
+    return replace(config, **settings_of(config.name, size, config.asked()))
+
+
 def resolve_schedule(
     schedule: ScheduleConfig, engine: EngineConfig, size: RunSize
 ) -> ScheduleConfig:
@@ -474,7 +488,7 @@ def _check_huge(config: RunConfig, data: DataSet, train: Examples, device: torch
 
 def _sized_engine(config: RunConfig, size: RunSize) -> Engine[Any]:
     units = config.pruning.keep_units if ENGINES[config.engine.name].prunes == "units" else None
-    return build_engine(config.engine, replace(size, keep_units=units))
+    return build(config.engine.name, replace(size, keep_units=units), config.engine.asked())
 
 
 def is_large(plan: Plan) -> bool:

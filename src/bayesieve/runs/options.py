@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from bayesieve.checks import check_fraction, check_not_negative, check_positive, check_threads
-from bayesieve.engines.config import setting
 from bayesieve.runs.arguments import Options, argument, command_line, option, run_settings
-from bayesieve.runs.config import RunConfig, Score
+from bayesieve.runs.config import RunConfig, Score, setting
 
 Place = Path | str
 # settings as an object, as nested plain data, or as a YAML, TOML or JSON file

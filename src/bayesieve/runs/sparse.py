@@ -19,7 +19,7 @@ from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
 from bayesieve.data.examples import split_index
-from bayesieve.engines.recipes import RunSize, build_engine, finetune_batch_size
+from bayesieve.engines.recipes import RunSize, build, finetune_batch_size
 from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import same_place
 from bayesieve.nets.importing import is_factory
@@ -286,7 +286,7 @@ def _finetune(
     )
     done = fit(
         problem.to(sparse.network.device),
-        build_engine(config.engine, size),
+        build(config.engine.name, size, config.engine.asked()),
         epochs=epochs,
         batch_size=batch_size,
         micro_batch=training.micro_batch,

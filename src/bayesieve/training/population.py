@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from bayesieve.checks import AUTO
 from bayesieve.core.batch import Rows
 from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.core.priors import stack_priors
@@ -164,7 +165,7 @@ def one_engine(
         is_number = tuple[float, ...] in get_args(spec.type)  # one for all models or for each
         if spec.name == "prior":
             merged["prior"] = stack_priors(values)
-        elif is_number and all(isinstance(value, Real) for value in values):
+        elif is_number and all(value is AUTO or isinstance(value, Real) for value in values):
             merged[spec.name] = tuple(values)
         else:
             raise ValueError(

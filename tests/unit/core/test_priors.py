@@ -40,7 +40,7 @@ def by_torch(prior):
     if isinstance(prior, Normal):
         return td.Normal(zeros[0], torch.tensor(prior.std, dtype=F64))
     weights = torch.tensor([prior.slab_prob, 1 - prior.slab_prob], dtype=F64)
-    scales = torch.tensor([prior.slab_std, prior.spike_std], dtype=F64)
+    scales = torch.tensor(prior.stds, dtype=F64)
     return td.MixtureSameFamily(td.Categorical(weights), td.Normal(zeros, scales))
 
 

@@ -1,30 +1,34 @@
 """One table of recommended settings: every way to train reads the same numbers."""
 
+import copy
 import dataclasses
+import math
 import pickle
 
 import pytest
 import torch
 from torch import nn
 
+from bayesieve.checks import AUTO
+from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical, Gaussian
-from bayesieve.core.priors import Default, Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data
 from bayesieve.engines import recipes
 from bayesieve.engines.bmr import BMR
-from bayesieve.engines.config import EngineConfig
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.recipes import ENGINES, RunSize
+from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.estimators.defaults import Choices, table_settings
 from bayesieve.nets import mlp
 from bayesieve.runs.build import make_plan
-from bayesieve.runs.config import DataConfig, NetConfig, RunConfig
+from bayesieve.runs.config import DataConfig, EngineConfig, NetConfig, RunConfig
 from bayesieve.runs.options import Compare
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
@@ -153,15 +157,51 @@ def test_numbers_that_were_chosen_stay():
     assert recipes.complete(chain, size).chain.burn_in == 600
     assert recipes.complete(MAP(), size).weight_decay == 0.3
     assert recipes.complete(MAP(lr=0.1), size).weight_decay == 0.0  # decay belongs to its lr
-    mixed = recipes.complete(SBNN(lr=(0.5, SBNN().lr)), size)  # a population of two engines
+    mixed = recipes.complete(SBNN(lr=(0.5, AUTO)), size)  # a population of two engines
     assert mixed.lr == (0.5, 0.03)
     paper = BMR.paper()
     assert recipes.complete(paper, size) == paper
 
 
-def test_a_number_left_open_is_still_open_after_pickling():
-    assert isinstance(pickle.loads(pickle.dumps(SBNN())).lr, Default)
-    assert SBNN().lr == 1e-3  # as a number, for a loop written by hand
+def test_a_setting_that_nobody_chose_says_so():
+    assert SBNN() != SBNN(lr=1e-3)
+    assert repr(SBNN()).startswith("SBNN(prior=SpikeSlab(slab_std=AUTO, spike_std=AUTO")
+    assert pickle.loads(pickle.dumps(SBNN())).lr is copy.deepcopy(AUTO) is AUTO
+    assert not AUTO  # a switch is off in a loop written by hand
+
+
+def test_a_loop_written_by_hand_takes_plain_numbers():
+    problem = Problem(nn.Linear(3, 1), Gaussian(), (torch.ones(9, 3), torch.ones(9)))
+    plain = {
+        "flat-vi": FlatVI(Normal(0.1), 1e-3, 0.018, local=False),
+        "sbnn": SBNN(SpikeSlab(math.exp(-1), math.exp(-3)), 1e-3, local=False),
+        "map": MAP(lr=1e-3, weight_decay=0.0),
+        "bmr": BMR(lr=1e-2, init_std=0.1, local=False),
+        "horseshoe": HorseshoeVI(lr=5e-3, init_std=0.1),
+        "sgld": SGLD(Normal(1.0), 1e-5, chain=Chain(0, 100), preconditioned=False),
+        "sghmc": SGHMC(Normal(1.0), 1e-5, chain=Chain(0, 100), preconditioned=False),
+        "tdamp": TDAMP(keep=1.0, prune_passes=(2, 6)),
+    }
+    assert plain.keys() == ENGINES.keys()
+    for name, engine in plain.items():
+        weights = []
+        for one in (OBJECTS[name], engine):
+            generator = torch.Generator().manual_seed(0)
+            state = one.init(problem, generator)
+            for _ in range(3):
+                one.step(problem, state, Batch(problem.x, problem.y))
+            posterior = one.posterior(problem, state)
+            kl = one.kl(state)
+            weights.append((posterior.mean, getattr(posterior, "std", None), kl))
+        for a, b in zip(*weights, strict=True):
+            assert (a is None and b is None) or torch.equal(a, b), name
+
+
+def test_a_posterior_of_a_hand_written_loop_has_a_prior_of_numbers():
+    problem = Problem(nn.Linear(3, 1), Gaussian(), (torch.ones(9, 3), torch.ones(9)))
+    for engine in (SBNN(), FlatVI()):
+        state = engine.init(problem, torch.Generator().manual_seed(0))
+        assert AUTO not in vars(engine.posterior(problem, state).prior).values()
 
 
 def test_an_engine_of_your_own_needs_a_length_and_has_constant_dials():

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.special import log_ndtr
 
+from bayesieve.checks import AUTO
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
@@ -500,7 +501,7 @@ def test_engines_are_frozen_hashable_printable_and_comparable():
         engine.keep = 0.1
     assert dataclasses.replace(engine) == engine
     assert hash(dataclasses.replace(engine)) == hash(engine)
-    assert eval(repr(engine)) == engine
+    assert eval(repr(engine), {**globals(), "AUTO": AUTO}) == engine
 
 
 def test_early_stopping_does_not_go_back_before_the_last_removal() -> None:

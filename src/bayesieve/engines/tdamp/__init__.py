@@ -27,12 +27,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_fraction, check_kind, check_not_negative, check_positive
+from bayesieve.checks import (
+    AUTO,
+    check_fraction,
+    check_kind,
+    check_not_negative,
+    check_positive,
+    chosen,
+)
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.inputs import one_input
 from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
-from bayesieve.core.priors import DefaultCount, GroupSparse, normal_kl
+from bayesieve.core.priors import GroupSparse, normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.channels import Message, check_likelihood, observe
@@ -98,7 +105,7 @@ class TDAMP:
 
     prior: GroupSparse = field(default_factory=GroupSparse)
     keep: float | None = None
-    prune_passes: tuple[int, int] = (DefaultCount(2), DefaultCount(6))
+    prune_passes: tuple[int, int] = AUTO
     judged_at: float = 0.2
     power: float = 5.0
     memory: float = 10.0
@@ -123,6 +130,11 @@ class TDAMP:
                     f"TDAMP: {name} must be (first, last) with 1 <= first <= last, "
                     f"got {(first, last)}."
                 )
+
+    @property
+    def passes(self) -> tuple[int, int]:
+        """First and last pass after which groups are removed, plain numbers if nobody chose."""
+        return chosen(self.prune_passes, (2, 6))
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> TDAMPState:
         """The prior, and a random start inside the data message, which fades by itself."""
@@ -246,10 +258,10 @@ class TDAMP:
         wiring = state.wiring
         set_(state.passes, state.passes + 1, now)
         if self._joint:
-            remove_units_(problem, state, self.prune_passes, self.judged_at, now)
+            remove_units_(problem, state, self.passes, self.judged_at, now)
             active = state.alive[:, wiring.group_of]
         else:
-            remove_groups_(state, self.keep, self.prune_passes, now)
+            remove_groups_(state, self.keep, self.passes, now)
             active = torch.sigmoid(state.log_odds)[:, wiring.group_of]
         set_(state.reached, wiring.reach(state.alive), now)
         state.reached[:, state.n_bayesian :] = 0
@@ -274,7 +286,7 @@ class TDAMP:
 
     def settled(self, n_epochs: int) -> float:
         """Fraction of the run after which nothing is removed; networks before it are larger."""
-        return 0.0 if self.keep == 1.0 else min(self.prune_passes[1] / n_epochs, 1.0)
+        return 0.0 if self.keep == 1.0 else min(self.passes[1] / n_epochs, 1.0)
 
     @property
     def _joint(self) -> bool:
