@@ -8,12 +8,12 @@ the same as weighing the prior by κ. With patience, the folds' score also decid
 stops.
 """
 
-import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -73,43 +73,24 @@ class Group:
     scores: dict[Candidate, float]
 
 
-def _behind(model: SparseModel, embedding: nn.Module) -> SparseModel:
-    network, posterior = model.network, cast(Factorised, model.posterior)
-    layers = OrderedDict([("embedding", embedding), *network.skeleton.named_children()])
-    network = dataclasses.replace(network, skeleton=nn.Sequential(layers), _batched=[])
-    buffers = {f"embedding.{name}": value for name, value in embedding.named_buffers()}
-    return dataclasses.replace(
-        model, posterior=dataclasses.replace(posterior, network=network, buffers=buffers)
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Form:
-    """Tables in one form, such as with embedded columns, and a network that reads it.
+    """Tables in one form, such as with embedded columns, and the networks that read it.
 
     Args:
         tables: in this form.
-        model: the network.
-        start: its starting means; None leaves them to the engine.
+        model: the architecture.
+        engines: one for each table, with the starting means of this form.
     """
 
     tables: Sequence[Table]
     model: nn.Module
-    start: Start | None = None
+    engines: Sequence[Engine[Any]]
 
-    def engine(self, engine: Engine[Any]) -> Engine[Any]:
-        """The engine with the starting means of this form."""
-        return engine if self.start is None else dataclasses.replace(engine, start=self.start)  # type: ignore[type-var]
-
-
-@dataclass(frozen=True, eq=False)
-class _Net:
-    """One network of the population: its rows and held-out rows in the stacked tables."""
-
-    table: int
-    kl: float
-    rows: Tensor
-    held_out: Tensor
+    def only(self, numbers: Sequence[int]) -> "Form":
+        """Some of the tables."""
+        some = [self.tables[i] for i in numbers], self.model, [self.engines[i] for i in numbers]
+        return Form(*some)
 
 
 def train_tables(
@@ -138,66 +119,66 @@ def train_tables(
     """
     first = settings[0]
     embedded_widths, plain_widths = first.widths
-    plain, forms = Form(tables, network(tables[0].x.shape[1], plain_widths)), list[Form]()
-    embeddings: list[PiecewiseLinear] = []
+    plain = tables, network(tables[0].x.shape[1], plain_widths)
+    shapes, embeddings = [], list[PiecewiseLinear]()
     if first.bins:
         rows = [table.x[table.counts() > 0] for table in tables]
         binned = torch.stack([has_more_than_two(x) for x in rows]).any(0)  # one width for all
         embeddings = [PiecewiseLinear.of(x, first.bins, binned) for x in rows]
         pairs = zip(tables, embeddings, strict=True)
-        embedded = [dataclasses.replace(table, x=embed(table.x)) for table, embed in pairs]
-        forms = [Form(embedded, network(embedded[0].x.shape[1], embedded_widths))]
-    forms += [plain] * (len(first.starts) - len(forms))
+        embedded = [replace(table, x=embed(table.x)) for table, embed in pairs]
+        shapes = [(embedded, network(embedded[0].x.shape[1], embedded_widths))]
+    shapes += [plain] * (len(first.starts) - len(shapes))
     forms = [
-        dataclasses.replace(form, start=start)
-        for form, start in zip(forms, first.starts, strict=True)
+        Form(*shape, [_started(each.engine, start) for each in settings])
+        for shape, start in zip(shapes, first.starts, strict=True)
     ]
-    training = dataclasses.replace(first, seed=seed, device=device, pace=pace)
-    groups = train_groups(forms, [each.engine for each in settings], likelihood, training)
+    training = replace(first, seed=seed, device=device, pace=pace)
     found = []
-    for i, (group, each) in enumerate(zip(groups, settings, strict=True)):
-        engine, bins = forms[group.form].engine(each.engine), 0
-        if embeddings and group.form == 0:
-            bins = each.bins
+    for i, group in enumerate(_grouped(forms, likelihood, training)):
+        bins = settings[i].bins if embeddings and group.form == 0 else 0
+        if bins:
             members = [_behind(model, embeddings[i]) for model in group.members]
             folds = [[_behind(model, embeddings[i]) for model in fold] for fold in group.folds]
-            group = dataclasses.replace(group, members=members, folds=folds)
-        found.append((group, dataclasses.replace(each, engine=engine, bins=bins)))
+            group = replace(group, members=members, folds=folds)
+        engine = forms[group.form].engines[i]
+        found.append((group, replace(settings[i], engine=engine, bins=bins)))
     return found
 
 
-def train_groups(
-    forms: Sequence[Form],
-    engines: Sequence[Engine[Any]],
-    likelihood: Likelihood,
-    training: Training,
-) -> list[Group]:
-    """Fit every table with its engine; the engines may differ in numbers only.
+def _started(engine: Engine[Any], start: Start | None) -> Engine[Any]:
+    return engine if start is None else replace(engine, start=start)  # type: ignore[type-var]
 
-    Args:
-        forms: the same tables in each form that the candidates of `training` name.
-        engines: one for each table.
-        likelihood: how outputs become densities.
-        training: how long, and what the folds choose among.
-    """
-    n_tables = len(engines)
-    tried: list[dict[Candidate, float]] = [{} for _ in engines]
+
+def _behind(model: SparseModel, embedding: nn.Module) -> SparseModel:
+    network, posterior = model.network, cast(Factorised, model.posterior)
+    layers = OrderedDict([("embedding", embedding), *network.skeleton.named_children()])
+    network = replace(network, skeleton=nn.Sequential(layers), _batched=[])
+    buffers = {f"embedding.{name}": value for name, value in embedding.named_buffers()}
+    return replace(model, posterior=replace(posterior, network=network, buffers=buffers))
+
+
+def _grouped(forms: Sequence[Form], likelihood: Likelihood, training: Training) -> list[Group]:
+    """Choose among the candidates where there are several, then train every table."""
+    n_tables = len(forms[0].tables)
+    tried: list[dict[Candidate, float]] = [{} for _ in range(n_tables)]
     chosen = [training.candidates[0]] * n_tables
     if len(training.candidates) > 1 and all(table.held_out for table in forms[0].tables):
-        for number in range(len(forms)):
-            _compare(number, forms, engines, likelihood, training, tried)
+        for number, form in enumerate(forms):
+            population = _Population(form, likelihood, training)
+            for scores, found in zip(tried, population.compare(number, len(forms)), strict=True):
+                scores |= found
         chosen = [max(scores, key=scores.__getitem__) for scores in tried]
     groups: dict[int, Group] = {}
     n_left = len({candidate.form for candidate in chosen})
     for number, form in enumerate(forms):
         these = [i for i in range(n_tables) if chosen[i].form == number]
         if these:
-            some = dataclasses.replace(form, tables=[form.tables[i] for i in these])
-            started = [form.engine(engines[i]) for i in these]
-            found = _final(started, [chosen[i] for i in these], some, likelihood, training, n_left)
+            population = _Population(form.only(these), likelihood, training)
+            found = population.finish([chosen[i] for i in these], _FINAL_TIME / n_left)
             groups |= dict(zip(these, found, strict=True))
             n_left -= 1
-    return [dataclasses.replace(groups[i], scores=tried[i]) for i in range(n_tables)]
+    return [replace(groups[i], scores=tried[i]) for i in range(n_tables)]
 
 
 def fold_members(n_members: int) -> int:
@@ -210,129 +191,143 @@ def fold_members(n_members: int) -> int:
     return min(n_members, 2)
 
 
-def _compare(
-    number: int,
-    forms: Sequence[Form],
-    engines: Sequence[Engine[Any]],
-    likelihood: Likelihood,
-    training: Training,
-    scores: Sequence[dict[Candidate, float]],
-) -> None:
-    """Add the held-out log density of every candidate of a form, by short runs on the first folds.
+class _Net(NamedTuple):
+    """One network of the population: its rows and held-out rows in the stacked tables."""
 
-    Of real targets it is the density with the noise and the tails that suit these rows, since the
-    delivered density is corrected in the same way.
-    """
-    form, n_forms = forms[number], len(forms)
-    candidates = [candidate for candidate in training.candidates if candidate.form == number]
-    nets, owners = list[_Net](), list[tuple[int, Candidate]]()
-    stack, places = _stacked(form.tables)
-    for i, table in enumerate(form.tables):
-        for candidate in candidates:
+    table: int
+    kl: float
+    rows: Tensor
+    held_out: Tensor
+
+
+class _Population:
+    """The networks of some tables in one form, whose rows are stacked."""
+
+    def __init__(self, form: Form, likelihood: Likelihood, training: Training) -> None:
+        self.form, self.likelihood, self.training = form, likelihood, training
+        x, y, _ = stacked([(table.x, table.y) for table in form.tables])
+        weighted = any(table.weight is not None for table in form.tables)
+        counts = torch.cat([table.counts() for table in form.tables]) if weighted else None
+        self.stack = Table(x, y, counts)
+        self.places = torch.arange(len(x)).split([len(table) for table in form.tables])
+        self.nets: list[_Net] = []
+
+    def add(self, table: int, kl: float, held_out: Tensor | None = None) -> None:
+        """A network on all rows of a table, or on all but some."""
+        rows = self.places[table]
+        if held_out is None:
+            self.nets.append(_Net(table, kl, rows, rows[:0]))
+        else:
+            mask = torch.ones(len(rows), dtype=torch.bool)
+            mask[held_out] = False
+            self.nets.append(_Net(table, kl, rows[mask], rows[held_out]))
+
+    def compare(self, number: int, n_forms: int) -> list[dict[Candidate, float]]:
+        """Held-out log density of every candidate of form `number`, by short runs on first folds.
+
+        Of real targets it is the density with the noise and the tails that suit these rows, since
+        the delivered density is corrected in the same way.
+        """
+        training, owners = self.training, list[tuple[int, Candidate]]()
+        for i, table in enumerate(self.form.tables):
             n_folds = max(1, round(_CHOICE_ROWS / len(table.held_out[0])))
-            for held_out in table.held_out[:n_folds]:
-                nets.append(_fold(i, candidate.kl, places[i], held_out))
-                owners.append((i, candidate))
-    per_epoch = math.ceil(min(len(net.rows) for net in nets) / training.batch_size)
-    least = math.ceil(_CHOICE_STEPS / per_epoch)
-    epochs = min(training.epochs, max(least, round(_CHOICE_LENGTH * training.epochs)))
-    shorter = dataclasses.replace(training, epochs=epochs, steps=None, pruning=None, rule=None)
-    started = [form.engine(engine) for engine in engines]
-    run = _train(nets, stack, started, form.model, likelihood, shorter, None,
-                 what=f"compare ({number + 1} of {n_forms})",
-                 share=_CHOICE_TIME / (n_forms - number))  # fmt: skip
-    for i, candidate in dict.fromkeys(owners):
-        pairs = [
-            ([run.sparse(j).to("cpu")], nets[j].held_out)
-            for j in run.sound if owners[j] == (i, candidate)
-        ]  # fmt: skip
-        scores[i][candidate] = _score(stack, pairs) if pairs else -math.inf
+            for candidate in training.candidates:
+                if candidate.form == number:
+                    for held_out in table.held_out[:n_folds]:
+                        self.add(i, candidate.kl, held_out)
+                        owners.append((i, candidate))
+        per_epoch = math.ceil(min(len(net.rows) for net in self.nets) / training.batch_size)
+        least = math.ceil(_CHOICE_STEPS / per_epoch)
+        epochs = min(training.epochs, max(least, round(_CHOICE_LENGTH * training.epochs)))
+        shorter = replace(training, epochs=epochs, steps=None, pruning=None, rule=None)
+        what, share = f"compare ({number + 1} of {n_forms})", _CHOICE_TIME / (n_forms - number)
+        run = self.train(shorter, None, what, share)
+        scores: list[dict[Candidate, float]] = [{} for _ in self.form.tables]
+        for i, candidate in dict.fromkeys(owners):
+            pairs = [
+                ([run.sparse(j).to("cpu")], self.nets[j].held_out)
+                for j in run.sound if owners[j] == (i, candidate)
+            ]  # fmt: skip
+            scores[i][candidate] = _score(self.stack, pairs) if pairs else -math.inf
+        return scores
 
+    def finish(self, chosen: Sequence[Candidate], share: float) -> list[Group]:
+        """Train members and folds of every table with what was chosen for it."""
+        training, tables = self.training, self.form.tables
+        for i, (table, candidate) in enumerate(zip(tables, chosen, strict=True)):
+            for _ in range(training.n_members):
+                self.add(i, candidate.kl)
+            for held_out in table.held_out:
+                for _ in range(fold_members(training.n_members)):
+                    self.add(i, candidate.kl, held_out)
+        watched = None
+        if training.patience is not None and all(table.held_out for table in tables):
+            watched = Validation(
+                Examples(self.stack.x, self.stack.y),
+                patience=training.patience,
+                every=max(1, training.epochs // _CHECKS),
+                rows=_watched_rows([net.held_out for net in self.nets], self.stack.counts()),
+                groups=tuple(net.table for net in self.nets),
+            )
+        run = self.train(training, watched, "train", share)
+        groups = [self._group(run, i, watched, one) for i, one in enumerate(chosen)]
+        if not all(group.members for group in groups):
+            raise nothing_left(run)
+        return groups
 
-def _final(
-    engines: Sequence[Engine[Any]],
-    chosen: Sequence[Candidate],
-    form: Form,
-    likelihood: Likelihood,
-    training: Training,
-    n_left: int,
-) -> list[Group]:
-    """Train members and folds of every table with what was chosen for it."""
-    nets = list[_Net]()
-    stack, places = _stacked(form.tables)
-    for i, (table, candidate) in enumerate(zip(form.tables, chosen, strict=True)):
-        nets += [_Net(i, candidate.kl, places[i], places[i][:0])] * training.n_members
-        for held_out in table.held_out:
-            fold = _fold(i, candidate.kl, places[i], held_out)
-            nets += [fold] * fold_members(training.n_members)
-    watched = None
-    if training.patience is not None and all(table.held_out for table in form.tables):
-        watched = Validation(
-            Examples(stack.x, stack.y),
-            patience=training.patience,
-            every=max(1, training.epochs // _CHECKS),
-            rows=_watched_rows([net.held_out for net in nets], stack.counts()),
-            groups=tuple(net.table for net in nets),
-        )
-    run = _train(nets, stack, engines, form.model, likelihood, training, watched,
-                 what="train", share=_FINAL_TIME / n_left)  # fmt: skip
-    groups = [_group(run, nets, i, watched, training, one) for i, one in enumerate(chosen)]
-    if not all(group.members for group in groups):
-        raise nothing_left(run)
-    return groups
+    def train(self, training: Training, watched: Validation | None, what: str, share: float) -> Fit:
+        """Train all in a share of the time left; each row of a network counts 1/κ times."""
+        nets, pace, rows = self.nets, training.pace, None
+        if len(nets) > 1:
+            rows = Rows.of([net.rows for net in nets])
+            if any(net.kl != 1 for net in nets):
+                kls = torch.tensor([net.kl for net in nets])[:, None]
+                rows = Rows(rows.index, _real(rows) / kls)
+        elif nets[0].kl != 1:
+            schedule = training.schedule
+            training = replace(training, schedule=replace(schedule, kl=nets[0].kl * schedule.kl))
+        each = [self.form.engines[net.table] for net in nets]
+        run = partial(train_networks, self.form.model, self.likelihood, self.stack, rows, each)
+        callbacks: Sequence[Callback] = ()
+        if pace is not None:
+            callbacks = pace.callbacks(f"{what}: {len(nets)} networks")
+            if pace.deadline is not None:
+                began = pace.clock()
+                run(replace(training, steps=REHEARSED, pruning=None))
+                seconds = (pace.clock() - began) / REHEARSED
+                n_rows = len(self.stack) if rows is None else rows.n
+                training = _cut(training, n_rows, pace.affordable(seconds, share))
+        return run(training, validation=watched, callbacks=callbacks)
 
+    def _group(
+        self, run: Fit, number: int, watched: Validation | None, candidate: Candidate
+    ) -> Group:
+        """Models and history of the networks of one table."""
+        training, n = self.training, self.training.n_members
+        indices = [i for i, net in enumerate(self.nets) if net.table == number]
+        sound, per_fold = set(run.sound), fold_members(n)
 
-def _stacked(tables: Sequence[Table]) -> tuple[Table, list[Tensor]]:
-    """Tables one below the other, and where the rows of each are."""
-    x, y, _ = stacked([(table.x, table.y) for table in tables])
-    weighted = any(table.weight is not None for table in tables)
-    counts = torch.cat([table.counts() for table in tables]) if weighted else None
-    return Table(x, y, counts), list(torch.arange(len(x)).split([len(table) for table in tables]))
+        def models(some: Sequence[int]) -> list[SparseModel]:
+            found = [run.sparse(i).to("cpu") for i in some if i in sound]
+            return found if training.rule is None else [prune(one, training.rule) for one in found]
 
+        folds = [models(indices[i : i + per_fold]) for i in range(n, len(indices), per_fold)]
 
-def _fold(table: int, kl: float, everything: Tensor, held_out: Tensor) -> _Net:
-    mask = torch.ones(len(everything), dtype=torch.bool)
-    mask[held_out] = False
-    return _Net(table, kl, everything[mask], everything[held_out])
+        def entry(name: str, value: Any) -> Any:
+            if not isinstance(value, list):
+                return value
+            if watched is not None and name.startswith("val_"):
+                return watched.by_group(value)[number]
+            return value[indices[0]]
 
-
-def _train(
-    nets: Sequence[_Net],
-    stack: Table,
-    engines: Sequence[Engine[Any]],
-    model: nn.Module,
-    likelihood: Likelihood,
-    training: Training,
-    watched: Validation | None,
-    *,
-    what: str,
-    share: float,
-) -> Fit:
-    """Train all networks in a share of the time left; each row of a network counts 1/κ times."""
-    rows = None
-    if len(nets) > 1:
-        rows = Rows.of([net.rows for net in nets])
-        if any(net.kl != 1 for net in nets):
-            kls = torch.tensor([net.kl for net in nets])[:, None]
-            rows = Rows(rows.index, _real(rows) / kls)
-    elif nets[0].kl != 1:
-        schedule = training.schedule
-        schedule = dataclasses.replace(schedule, kl=nets[0].kl * schedule.kl)
-        training = dataclasses.replace(training, schedule=schedule)
-    each = [engines[net.table] for net in nets]
-    callbacks: Sequence[Callback] = ()
-    if training.pace is not None:
-        callbacks = training.pace.callbacks(f"{what}: {len(nets)} networks")
-        if training.pace.deadline is not None:
-            rehearsed = dataclasses.replace(training, steps=REHEARSED, pruning=None)
-            began = training.pace.clock()
-            train_networks(model, likelihood, stack, rows, each, rehearsed)
-            seconds = (training.pace.clock() - began) / REHEARSED
-            n_rows = len(stack) if rows is None else rows.n
-            training = _cut(training, n_rows, training.pace.affordable(seconds, share))
-    return train_networks(
-        model, likelihood, stack, rows, each, training, validation=watched, callbacks=callbacks
-    )
+        history = [{name: entry(name, value) for name, value in row.items()} for row in run.history]
+        n_epochs = len(history)
+        if watched is not None:  # the epoch the group returned to
+            end = 0.0 if training.pruning is None else training.pruning.end
+            late = [row for row in history if row["epoch"] / training.epochs >= end]
+            n_epochs = min((row["val_nll"], row["epoch"]) for row in late if "val_nll" in row)[1]
+        kl = candidate.kl * training.schedule.kl
+        return Group(models(indices[:n]), folds, history, n_epochs, kl, candidate.form, {})
 
 
 def _cut(training: Training, n_rows: int, most: int | None) -> Training:
@@ -343,9 +338,9 @@ def _cut(training: Training, n_rows: int, most: int | None) -> Training:
         return training
     schedule = training.schedule
     warmup = schedule.kl_warmup_epochs * most / steps
-    schedule = dataclasses.replace(schedule, kl_warmup_epochs=warmup)
+    schedule = replace(schedule, kl_warmup_epochs=warmup)
     epochs = math.ceil(most / per_epoch)
-    return dataclasses.replace(training, steps=most, epochs=epochs, schedule=schedule)
+    return replace(training, steps=most, epochs=epochs, schedule=schedule)
 
 
 def _real(rows: Rows) -> Tensor:
@@ -359,42 +354,6 @@ def _watched_rows(held_out: Sequence[Tensor], counts: Tensor) -> Rows:
     filled = Rows.of([rows if len(rows) else nothing for rows in held_out])
     empty = torch.tensor([len(rows) == 0 for rows in held_out])
     return Rows(filled.index, _real(filled) * counts[filled.index] * ~empty[:, None])
-
-
-def _group(
-    run: Fit,
-    nets: Sequence[_Net],
-    number: int,
-    watched: Validation | None,
-    training: Training,
-    candidate: Candidate,
-) -> Group:
-    """Models and history of the networks of one table."""
-    indices, n = [i for i, net in enumerate(nets) if net.table == number], training.n_members
-    sound, per_fold = set(run.sound), fold_members(n)
-
-    def models(some: Sequence[int]) -> list[SparseModel]:
-        found = [run.sparse(i).to("cpu") for i in some if i in sound]
-        return found if training.rule is None else [prune(one, training.rule) for one in found]
-
-    folds = [models(indices[i : i + per_fold]) for i in range(n, len(indices), per_fold)]
-
-    def entry(name: str, value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        if watched is not None and name.startswith("val_"):
-            return watched.by_group(value)[number]
-        return value[indices[0]]
-
-    history = [{name: entry(name, value) for name, value in row.items()} for row in run.history]
-    n_epochs = len(history)
-    if watched is not None:  # the epoch the group returned to
-        end = 0.0 if training.pruning is None else training.pruning.end
-        late = [row for row in history if row["epoch"] / training.epochs >= end]
-        n_epochs = min((row["val_nll"], row["epoch"]) for row in late if "val_nll" in row)[1]
-    kl = candidate.kl * training.schedule.kl
-    members = models(indices[:n])
-    return Group(members, folds, history, n_epochs, kl, candidate.form, {})
 
 
 def _score(table: Table, pairs: Sequence[tuple[list[SparseModel], Tensor]]) -> float:
