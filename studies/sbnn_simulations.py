@@ -19,7 +19,6 @@ from bayesieve.assess.predict import RealPrediction, predict
 from bayesieve.checks import check_fraction
 from bayesieve.core.batch import stacked
 from bayesieve.core.posterior import Posterior
-from bayesieve.data.synthetic import Simulation, additive, two_inputs
 from bayesieve.engines import Engine
 from bayesieve.estimators.fits import PopulationFits
 from bayesieve.estimators.population import Training
@@ -32,9 +31,6 @@ from bayesieve.select import (
     choose_proportion,
     feature_importance,
     folds,
-    gaussian_knockoffs,
-    knockoff_select,
-    knockoff_statistic,
     normalised,
     select_fdr,
     select_fraction,
@@ -43,6 +39,8 @@ from bayesieve.select import (
 from bayesieve.select.importance import by_input, matrices_of
 from bayesieve.select.selection import RULES
 from studies.harness import seeded
+from studies.knockoffs import gaussian_knockoffs, knockoff_select, knockoff_statistic
+from studies.simulations import Simulation, additive, two_inputs
 from studies.uci_networks import without_least
 
 NetName = Literal["20-10", "additive"]

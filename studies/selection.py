@@ -44,14 +44,9 @@ from torch import Tensor
 from bayesieve import SBNN, Problem, Schedule, fit
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import SpikeSlab
-from bayesieve.select import (
-    gaussian_knockoffs,
-    joint_posterior,
-    knockoff_select,
-    knockoff_statistic,
-    select_fdr,
-)
+from bayesieve.select import joint_posterior, select_fdr
 from studies.harness import Run, chosen, joined, study_parser
+from studies.knockoffs import gaussian_knockoffs, knockoff_select, knockoff_statistic
 from studies.record import Row, by_seed, make_row
 
 Array = NDArray[Any]

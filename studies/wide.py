@@ -37,8 +37,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import GradientBoostingRegressor
 
 from bayesieve.estimators import SieveSelector
-from bayesieve.select import gaussian_knockoffs, knockoff_select, knockoff_statistic
 from studies.harness import Run, chosen, make_row, study_parser
+from studies.knockoffs import gaussian_knockoffs, knockoff_select, knockoff_statistic
 from studies.record import Row
 from studies.selection import lasso, rates
 

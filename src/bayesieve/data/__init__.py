@@ -1,4 +1,4 @@
-"""Data sets: named ones, your tables and images, and simulations."""
+"""Data sets: named ones, and your tables and images."""
 
 from bayesieve.data.examples import DataSet as DataSet
 from bayesieve.data.examples import Examples as Examples
@@ -11,7 +11,4 @@ from bayesieve.data.registry import RemoteFile as RemoteFile
 from bayesieve.data.registry import data_info as data_info
 from bayesieve.data.registry import list_data as list_data
 from bayesieve.data.registry import load_data as load_data
-from bayesieve.data.synthetic import Simulation as Simulation
-from bayesieve.data.synthetic import additive as additive
-from bayesieve.data.synthetic import two_inputs as two_inputs
 from bayesieve.data.tables import prepare_table as prepare_table

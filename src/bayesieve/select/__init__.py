@@ -6,8 +6,8 @@ trains networks as a population is `estimators.fits.PopulationFits`.
 Modules: `joint` (probability that an input matters, from the joint posterior of an additive model),
 `importance` (how probable it is that a weight matters, ψ and φ of the inputs), `selection`
 (fraction, threshold, posterior false-discovery rate, cross-validated number of inputs, stability
-over samples of the rows), `knockoffs` (model-X check for Gaussian inputs), `additive` (functions of
-the inputs, additive networks, and regressions on some inputs in closed form).
+over samples of the rows), `additive` (functions of the inputs, additive networks, and regressions
+on some inputs in closed form).
 """
 
 from bayesieve.select.additive import HingeBasis as HingeBasis
@@ -16,16 +16,12 @@ from bayesieve.select.importance import FeatureImportance as FeatureImportance
 from bayesieve.select.importance import Source as Source
 from bayesieve.select.importance import best_source as best_source
 from bayesieve.select.importance import feature_importance as feature_importance
-from bayesieve.select.importance import importance_draws as importance_draws
 from bayesieve.select.importance import normalised as normalised
 from bayesieve.select.importance import path_importance as path_importance
 from bayesieve.select.importance import weight_log_bayes_factors as weight_log_bayes_factors
 from bayesieve.select.importance import weight_probabilities as weight_probabilities
 from bayesieve.select.joint import JointPosterior as JointPosterior
 from bayesieve.select.joint import joint_posterior as joint_posterior
-from bayesieve.select.knockoffs import gaussian_knockoffs as gaussian_knockoffs
-from bayesieve.select.knockoffs import knockoff_select as knockoff_select
-from bayesieve.select.knockoffs import knockoff_statistic as knockoff_statistic
 from bayesieve.select.selection import PROPORTIONS as PROPORTIONS
 from bayesieve.select.selection import AdditiveFits as AdditiveFits
 from bayesieve.select.selection import ProportionPath as ProportionPath

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from bayesieve.checks import check_choice, check_positive
+from bayesieve.checks import check_choice
 from bayesieve.core.evidence import evidence_at_zero, evidence_change
 from bayesieve.core.network import Network, sequential_layers
 from bayesieve.core.posterior import Factorised, Posterior
@@ -79,16 +79,10 @@ def feature_importance(
         (tensor([0.7500, 0.5000, 0.2500]), tensor([1.0000, 0.5000, 0.0000]))
     """
     chosen = _chosen(posterior, source, prior_stds)
-    return FeatureImportance(
-        _psi(posterior, weight_probabilities(posterior, chosen, prior_stds)), chosen
-    )
-
-
-def _psi(posterior: Posterior, probabilities: Tensor) -> Tensor:
-    """ψ, (..., D), of weights that matter with these probabilities, (..., d)."""
+    probabilities = weight_probabilities(posterior, chosen, prior_stds)
     psi = path_importance(matrices_of(posterior, probabilities))
     columns, present = by_input(posterior, psi)
-    return (columns * present).mean(-1)
+    return FeatureImportance((columns * present).mean(-1), chosen)
 
 
 def path_importance(matrices: Sequence[Tensor]) -> Tensor:
@@ -127,21 +121,6 @@ def normalised(psi: Tensor, varies: Tensor | None = None) -> Tensor:
     high = psi.masked_fill(~varies, -torch.inf).amax(-1, keepdim=True)
     span = high - low
     return torch.where(varies & (span > 0), (psi - low) / torch.where(span > 0, span, 1.0), 0.0)
-
-
-def importance_draws(
-    posterior: Posterior, n: int, generator: Generator, *, source: Source | None = None,
-    prior_stds: PriorStds | None = None,
-) -> Tensor:  # fmt: skip
-    """ψ of n random networks in which each weight is present with its probability, (n, D).
-
-    The weights of a path are distinct, so the mean over draws tends to ψ itself; their spread is
-    the uncertainty of ψ that the posterior claims.
-    """
-    check_positive("importance_draws", n=n)
-    probabilities = weight_probabilities(posterior, source, prior_stds)
-    present = torch.bernoulli(probabilities.expand(n, -1), generator=generator)
-    return _psi(posterior, present)
 
 
 def weight_probabilities(

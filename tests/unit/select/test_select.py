@@ -18,7 +18,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
-from bayesieve.select.importance import linear_layers, matrices_of
+from bayesieve.select.importance import linear_layers
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES
@@ -93,22 +93,6 @@ def test_phi_spans_zero_to_one_and_is_zero_for_equal_inputs():
     assert phi.tolist() == [[0.0, 1.0, 0.5], [0.0, 0.0, 0.0]]
 
 
-def test_draws_of_psi_have_psi_as_their_mean_and_the_variance_of_enumeration():
-    posterior = posterior_of(random_matrices((2, 2, 1), seed=3))
-    p = posterior.inclusion
-    cases = torch.tensor(list(itertools.product((0.0, 1.0), repeat=6)), dtype=torch.float64)
-    weight = torch.where(cases > 0, p, 1 - p).prod(1)
-    psi = select.path_importance(matrices_of(posterior, cases))
-    mean = (weight[:, None] * psi).sum(0)
-    variance = (weight[:, None] * (psi - mean).square()).sum(0)
-    torch.testing.assert_close(mean, select.feature_importance(posterior).psi)
-    n = 40_000
-    draws = select.importance_draws(posterior, n, seeded(4))
-    assert draws.shape == (n, 2)
-    assert bool(((draws.mean(0) - mean).abs() < 4 * (variance / n).sqrt()).all())
-    torch.testing.assert_close(draws.var(0), variance, rtol=0.05, atol=0)
-
-
 def test_a_constant_input_cannot_matter_and_a_binary_one_has_one_function():
     source = seeded(21)
     x = torch.randn(200, 3, generator=source)
@@ -176,8 +160,6 @@ def test_an_additive_network_counts_by_input():
     run = fit(Problem(model, Gaussian(0.5, learned=True), (x, y)), engine, epochs=60, batch_size=50,
               schedule=Schedule(lr="cosine"))  # fmt: skip
     assert select.feature_importance(run.posterior).phi.argmax() == 1
-    draws = select.importance_draws(run.posterior, 5, seeded(0))
-    assert draws.shape == (5, 4)
 
 
 def test_hinges_of_an_input_are_orthonormal_and_span_piecewise_lines():
@@ -293,55 +275,6 @@ def test_cross_validation_finds_the_number_of_inputs_that_matter():
     assert path.proportion == 0.25
     with pytest.raises(ValueError, match="n_folds must be 2 to 4"):
         select.folds(4, 5, seeded(0))
-
-
-def test_knockoffs_have_the_moments_that_define_them():
-    d, n = 4, 60_000
-    sigma = torch.tensor([[0.5 ** abs(i - j) for j in range(d)] for i in range(d)]).double()
-    sigma = sigma * torch.tensor([1.0, 2.0, 1.0, 3.0])[:, None] * torch.tensor([1.0, 2, 1, 3])
-    source = seeded(9)
-    x = torch.randn(n, d, generator=source).double() @ torch.linalg.cholesky(sigma).T + 5
-    copy = select.gaussian_knockoffs(x, source, covariance=sigma)
-    joint = torch.cov(torch.cat([x, copy], 1).T)
-    scale = sigma.diagonal().sqrt()
-    s = (2 * torch.linalg.eigvalsh(sigma / scale / scale[:, None])[0]).clamp(max=1) * scale.square()
-    tolerance = 5 * float(sigma.max()) / math.sqrt(n)
-    torch.testing.assert_close(joint[:d, :d], sigma, atol=tolerance, rtol=0)
-    torch.testing.assert_close(joint[d:, d:], sigma, atol=tolerance, rtol=0)
-    torch.testing.assert_close(joint[:d, d:], sigma - s.diag(), atol=tolerance, rtol=0)
-    torch.testing.assert_close(copy.mean(0), x.mean(0), atol=tolerance, rtol=0)
-
-
-def test_knockoff_filter_by_hand():
-    w = torch.tensor([9.0, 8.0, 7.0, 6.0, -5.0, 4.0, 3.0, -2.0, 1.0])
-    # at t = 3: (1 + 1) / 6; at t = 4: 2 / 5; at t = 6: 1 / 4
-    assert select.knockoff_select(w, 0.25).sum() == 4
-    assert select.knockoff_select(w, 0.34).sum() == 6
-    assert select.knockoff_select(w, 0.2).sum() == 0
-    assert select.knockoff_select(torch.zeros(3), 0.5).sum() == 0
-
-
-def test_knockoff_filter_controls_false_discoveries_of_a_linear_model():
-    n_sets, d, active, level = 200, 30, 10, 0.2
-    source, shares = seeded(10), []
-    for _ in range(n_sets):
-        x = torch.randn(100, d, generator=source).double()
-        y = x[:, :active].sum(1) + 2 * torch.randn(100, generator=source).double()
-        both = torch.cat([x, select.gaussian_knockoffs(x, source)], 1)
-        weights = torch.linalg.lstsq(both, y[:, None]).solution[:, 0].abs()
-        keep = select.knockoff_select(select.knockoff_statistic(weights), level)
-        shares.append(float(keep[active:].sum()) / max(int(keep.sum()), 1))
-    shares = torch.tensor(shares)
-    assert shares.mean() <= level + 4 * shares.std() / n_sets**0.5
-    assert shares.mean() > 0.02  # a filter that keeps nothing would pass the line above
-
-
-def test_knockoffs_refuse_constant_and_dependent_columns():
-    x = torch.randn(50, 2, generator=seeded(0))
-    with pytest.raises(ValueError, match="column 1 is constant"):
-        select.gaussian_knockoffs(torch.stack([x[:, 0], torch.ones(50)], 1), seeded(1))
-    with pytest.raises(ValueError, match="linearly dependent"):
-        select.gaussian_knockoffs(torch.cat([x, x], 1), seeded(1), ridge=0.0)
 
 
 def test_stability_is_one_for_agreement_and_about_zero_for_chance():
