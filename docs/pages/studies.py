@@ -465,23 +465,23 @@ def wide_table(results: list[dict[str, Any]]) -> str:
 
 
 def familiarity_table(results: list[dict[str, Any]]) -> str:
-    """AUROC of every way to find strangers, and what abstaining at 95 % does."""
+    """Print the AUROC of every way to detect OOD inputs, and the effect of abstaining at 95 %."""
     rows = rows_of(results, "familiarity", "test")
     if not rows:
         return EMPTY
     ways = list(dict.fromkeys(name.rpartition(", ")[2] for name in rows))
-    lines = [f"| known | strangers | {' | '.join(ways)} | abstained |"]
+    lines = [f"| trained on | OOD inputs | {' | '.join(ways)} | abstained |"]
     lines.append(f"| --- | --- |{' ---: |' * (len(ways) + 1)}")
     notes = []
     for known in dict.fromkeys(name.rpartition(", ")[0] for name in rows):
         scored = rows[f"{known}, familiarity"]["metrics"]
-        for stranger in rows[f"{known}, {ways[0]}"]["metrics"]:
-            cells = [f"{rows[f'{known}, {way}']['metrics'][stranger]:.3f}" for way in ways]
-            share = f"{100 * scored[f'abstained_{stranger}']:.1f} %"
-            lines.append(f"| {known} | {stranger} | {' | '.join(cells)} | {share} |")
+        for unknown in rows[f"{known}, {ways[0]}"]["metrics"]:
+            cells = [f"{rows[f'{known}, {way}']['metrics'][unknown]:.3f}" for way in ways]
+            share = f"{100 * scored[f'abstained_{unknown}']:.1f} %"
+            lines.append(f"| {known} | {unknown} | {' | '.join(cells)} | {share} |")
         notes.append(
-            f"{known}: {100 * scored['abstained_known']:.1f} % of the known test examples are "
-            f"abstained, the error is {100 * scored['error']:.2f} % on all and "
+            f"{known}: {100 * scored['abstained_known']:.1f} % of the test examples are marked, "
+            f"the error is {100 * scored['error']:.2f} % on all and "
             f"{100 * scored['error_answered']:.2f} % on the answered ones"
         )
     return "\n".join([*lines, "", f"*abstained*: at .95. {'; '.join(notes)}."])
