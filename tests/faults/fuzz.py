@@ -39,9 +39,9 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.core.storage import load_posterior, save
+from bayesieve.data import load_data
 from bayesieve.data.image_sets import load_cifar, load_idx, read_idx
 from bayesieve.data.images import decode_image, load_images
-from bayesieve.data.tables import load_table
 from bayesieve.data.uci import load_uci
 from bayesieve.deliver.bundle import read_bundle, reading, save_bundle
 from bayesieve.deliver.onnx import read_onnx
@@ -321,16 +321,16 @@ def make_targets(home):
 def _add_tables(home, add):
     rows = "\n".join(f"{i},{i % 3},{'red' if i % 2 else 'blue'},{0.5 * i}" for i in range(12))
     add("csv", "t.csv", f"a,b,c,y\n{rows}\n".encode(),
-        lambda path: load_table("csv", path, target="y"))  # fmt: skip
+        lambda path: load_data(f"csv:{path}", target="y"))  # fmt: skip
     quoted = "\n".join(f'"{i}";"x ""{i % 2}"" ";{i}' for i in range(12))
     add("quoted csv", "q.csv", f'"a";"b";"y"\n{quoted}\n'.encode(),
-        lambda path: load_table("csv", path, target="y"))  # fmt: skip
+        lambda path: load_data(f"csv:{path}", target="y"))  # fmt: skip
     x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
     arrays = io.BytesIO()
     np.savez_compressed(arrays, x=x, y=y)
 
     def as_table(path):
-        return load_table("npz", path, target=None)
+        return load_data(f"npz:{path}", target=None)
 
     add("npz", "t.npz", arrays.getvalue(), as_table)
     add("npy in npz", "u.npz", _npy(x), as_table, _zipped("x.npy", ("y.npy", _npy(y))))
@@ -338,7 +338,10 @@ def _add_tables(home, add):
     columns = {"a": np.arange(10.0), "b": ["x", "y"] * 5, "y": np.arange(10) % 3}
     pyarrow.parquet.write_table(pyarrow.table(columns), out)
     add(
-        "parquet", "t.parquet", out.getvalue(), lambda path: load_table("parquet", path, target="y")
+        "parquet",
+        "t.parquet",
+        out.getvalue(),
+        lambda path: load_data(f"parquet:{path}", target="y"),
     )
     uci = io.BytesIO()
     masks = np.packbits(np.eye(2, 10, dtype=bool), axis=1)

@@ -35,7 +35,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Required, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,6 @@ from bayesieve.data.preprocessing import cut_moments
 from bayesieve.errors import DataError
 
 Missing: TypeAlias = Literal["refuse", "impute"]
-Entry: TypeAlias = dict[str, Any]
 MAX_LEVELS = 256
 OTHER, NO_VALUE = "(other)", "(missing)"
 _LEAST_ROWS = 2  # of a level among too many, to have an input of its own
@@ -66,6 +65,21 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DATE_PARTS = ("time", "season sin", "season cos", "weekday", "hour sin", "hour cos")
 IMPUTE = 'Fill them, drop the rows, or use missing="impute".'
 _NEW_ROWS = "Fill them or drop the rows; a model trained with missing values imputed would."
+
+
+class Entry(TypedDict, total=False):
+    """One number or category that the network reads, in plain JSON; see the top of this file."""
+
+    name: Required[str]
+    kind: Required[Literal["numeric", "category"]]
+    fill: float | str | None
+    mean: float
+    std: float
+    limit: float
+    levels: list[str]
+    other: str
+    column: str
+    part: str
 
 
 class Problems(list[str]):
@@ -249,7 +263,7 @@ def _fit_category(name: str, seen: Column, remarks: list[str], *, impute: bool) 
     if impute and any(value is None for value in seen):
         fill = NO_VALUE
         levels.append(NO_VALUE)
-    entry = {"name": name, "kind": "category", "levels": levels, "fill": fill}
+    entry: Entry = {"name": name, "kind": "category", "levels": levels, "fill": fill}
     return entry if other is None else entry | {"other": other}
 
 
@@ -282,12 +296,12 @@ def _part(column: Column, part: str | None) -> Column:
     return np.asarray(wave(2 * math.pi * turn), dtype=np.float64)
 
 
-def raw_column(entry: Mapping[str, Any]) -> str:
+def raw_column(entry: Entry) -> str:
     """The name of the raw column that an entry reads."""
     return str(entry.get("column", entry["name"]))
 
 
-def raw_columns(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+def raw_columns(entries: Iterable[Entry]) -> list[str]:
     """Names of the raw columns that a recipe reads, in order.
 
     Example:
@@ -297,23 +311,24 @@ def raw_columns(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(raw_column(entry) for entry in entries))
 
 
-def feature_names(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def feature_names(entries: Sequence[Entry]) -> tuple[str, ...]:
     """Name every input; those of a category are called like color=red.
 
     Example:
         >>> feature_names([{"name": "color", "kind": "category", "levels": ["blue", "red"]}])
         ('color=blue', 'color=red')
     """
-    names: list[str] = []
-    for entry in entries:
-        if entry["kind"] == "numeric":
-            names.append(entry["name"])
-        else:
-            names.extend(f"{entry['name']}={level}" for level in entry["levels"])
-    return tuple(names)
+    return tuple(name for entry in entries for name in _inputs(entry))
 
 
-def column_of_input(entries: Sequence[Mapping[str, Any]]) -> list[int]:
+def _inputs(entry: Entry) -> list[str]:
+    """Names of the inputs of an entry."""
+    if entry["kind"] == "numeric":
+        return [entry["name"]]
+    return [f"{entry['name']}={level}" for level in entry["levels"]]
+
+
+def column_of_input(entries: Sequence[Entry]) -> list[int]:
     """The number of the raw column, as in `raw_columns`, of every input.
 
     Example:
@@ -322,14 +337,10 @@ def column_of_input(entries: Sequence[Mapping[str, Any]]) -> list[int]:
         [0, 1, 1]
     """
     place = {name: i for i, name in enumerate(raw_columns(entries))}
-    return [
-        place[raw_column(entry)]
-        for entry in entries
-        for _ in (entry["levels"] if entry["kind"] == "category" else [entry["name"]])
-    ]
+    return [place[raw_column(entry)] for entry in entries for _ in _inputs(entry)]
 
 
-def switches(entries: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
+def switches(entries: Sequence[Entry]) -> NDArray[np.bool_]:
     """Which inputs are 0 or 1, (q,): levels, and those that say that a value is missing.
 
     They are not standardised: that would make an input of 30 of a level with a thousandth of the
@@ -340,13 +351,12 @@ def switches(entries: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
         >>> switches([{"name": "age", "kind": "numeric"}, color]).tolist()
         [False, True, True]
     """
-    kinds = [
-        [True] * len(entry["levels"])
-        if entry["kind"] == "category"
-        else [entry.get("part") == "missing"]
+    found = [
+        entry["kind"] == "category" or entry.get("part") == "missing"
         for entry in entries
+        for _ in _inputs(entry)
     ]
-    return np.array([switch for kind in kinds for switch in kind], dtype=bool)
+    return np.array(found, dtype=bool)
 
 
 def plain_encoding(values: NDArray[np.float64], names: Sequence[str]) -> list[Entry]:
@@ -376,7 +386,7 @@ def encoding_of(table: NDArray[np.float64] | Frame, who: str) -> list[Entry]:
 
 
 def inputs_of(
-    table: NDArray[np.float64] | Frame, entries: Sequence[Mapping[str, Any]], who: str
+    table: NDArray[np.float64] | Frame, entries: Sequence[Entry], who: str
 ) -> NDArray[np.float64]:
     """Inputs, (n, q), of a table by a recipe; columns go by their place, not their name."""
     if (numbers := _gapless(table)) is not None and is_plain(entries):
@@ -392,7 +402,7 @@ def _gapless(table: NDArray[np.float64] | Frame) -> NDArray[np.float64] | None:
     return None if numbers is None or not np.isfinite(numbers).all() else numbers
 
 
-def is_plain(entries: Sequence[Mapping[str, Any]]) -> bool:
+def is_plain(entries: Sequence[Entry]) -> bool:
     """Whether every input is a raw number, in its unit."""
     return all(
         entry["kind"] == "numeric"
@@ -403,7 +413,7 @@ def is_plain(entries: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def encode(
-    columns: Mapping[str, Any], entries: Sequence[Mapping[str, Any]], who: str = "prepare_table"
+    columns: Mapping[str, Any], entries: Sequence[Entry], who: str = "prepare_table"
 ) -> NDArray[np.float64]:
     """Inputs, (n, number of feature names), of raw columns; all problems are named in one error.
 
@@ -438,15 +448,15 @@ def encode(
 
 
 def _without_level(
-    inputs: NDArray[np.float64], entries: Sequence[Mapping[str, Any]]
+    inputs: NDArray[np.float64], entries: Sequence[Entry]
 ) -> Iterator[tuple[slice, int, NDArray[np.bool_]]]:
     """Categories with values that are no level: their inputs, number of levels, and rows, (n,)."""
     start = 0
     for entry in entries:
-        levels = entry.get("levels", (None,))
-        place = slice(start, start + len(levels))
+        place = slice(start, start + len(_inputs(entry)))
         start = place.stop
         if entry["kind"] == "category":
+            levels = entry["levels"]
             known = len(levels) - ("other" in entry) - (NO_VALUE in levels)
             rows = inputs[:, place].sum(1) == 0
             if "other" in entry:
@@ -455,16 +465,14 @@ def _without_level(
                 yield place, known, rows
 
 
-def without_level(
-    inputs: NDArray[np.float64], entries: Sequence[Mapping[str, Any]]
-) -> NDArray[np.bool_]:
+def without_level(inputs: NDArray[np.float64], entries: Sequence[Entry]) -> NDArray[np.bool_]:
     """Rows, (n,), in which a category has a value that is no level of its own."""
     found = [rows for _, _, rows in _without_level(inputs, entries)]
     return np.any(found, axis=0) if found else np.zeros(len(inputs), dtype=bool)
 
 
 def with_known_levels(
-    inputs: NDArray[np.float64], entries: Sequence[Mapping[str, Any]], rng: np.random.Generator
+    inputs: NDArray[np.float64], entries: Sequence[Entry], rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """The inputs, (n, q), with a known level drawn at random where a value has none of its own.
 
@@ -484,7 +492,7 @@ def with_known_levels(
     return chosen
 
 
-def _apply(entry: Mapping[str, Any], column: Column, remarks: list[str]) -> NDArray[np.float64]:
+def _apply(entry: Entry, column: Column, remarks: list[str]) -> NDArray[np.float64]:
     """The inputs of one entry, (n, 1) or (n, levels)."""
     name, part = raw_column(entry), entry.get("part")
     if part in _DATE_PARTS:
@@ -504,7 +512,7 @@ def _apply(entry: Mapping[str, Any], column: Column, remarks: list[str]) -> NDAr
     if entry["kind"] == "numeric":
         absent = is_missing(column)
         values = np.full(len(column), np.nan) if absent.all() else column.astype(np.float64)
-        values = np.where(absent, 0.0 if refused else entry["fill"], values)
+        values = np.where(absent, float(entry["fill"] or 0.0), values)
         standardised = (values - entry["mean"]) / entry["std"]
         limit = entry.get("limit", np.inf)
         return np.asarray(standardised.clip(-limit, limit)[:, None])

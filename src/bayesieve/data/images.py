@@ -22,10 +22,10 @@ from bayesieve.data import cache
 from bayesieve.data.examples import DataSet, Examples, split_index
 from bayesieve.data.files import iterate_files
 from bayesieve.data.preprocessing import (
-    count_statistics,
+    channel_statistics,
     image_recipe,
     image_set,
-    pixel_counts,
+    parts,
     prepare_images,
 )
 from bayesieve.errors import DataError
@@ -95,23 +95,17 @@ def _on_disk(
     """The data set with inputs that are mapped from the cache folder."""
     height, width, channels = pixels.shape[1:]
     places = [np.flatnonzero(mask) for mask in (~for_test, for_test)]
-    counts = np.zeros((channels, 256), np.int64)
-    for rows in _parts(places[0]):
-        counts += pixel_counts(pixels[rows])
-    recipe = image_recipe((channels, height, width), *count_statistics(counts))
+    statistics = channel_statistics(pixels[places[0][part]] for part in parts(len(places[0])))
+    recipe = image_recipe((channels, height, width), *statistics)
     splits = []
     for rows, name in zip(places, _PARTS, strict=True):
-        blocks = (prepare_images(pixels[some], recipe).numpy() for some in _parts(rows))
+        blocks = (prepare_images(pixels[rows[part]], recipe).numpy() for part in parts(len(rows)))
         entry = cache.entry_of(path, *settings, recipe, name)
         x = cache.mapped_inputs(entry, (len(rows), channels, height, width), blocks)
         splits.append(Examples(x, torch.from_numpy(labels[rows])))
     classes, (train, test) = tuple(str(name) for name in names), splits
     title = path.name.split(".")[0]
     return DataSet(title, train, test, "classification", classes, preprocessing=recipe)
-
-
-def _parts(rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    return [rows[start : start + _STACK] for start in range(0, len(rows), _STACK)]
 
 
 def decode_images(

@@ -10,7 +10,7 @@ An **image** recipe is {"kind": "image", "shape": [C, H, W], "scale", "mean", "s
 x = (raw / scale - mean) / std, channel by channel. Table recipes are in `tables`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -92,37 +92,32 @@ def image_recipe(
     }
 
 
-def channel_statistics(pixels: NDArray[np.uint8]) -> tuple[list[float], list[float]]:
-    """Return mean and population std of each channel of pixels / 255, shape (N, H, W, C).
+def channel_statistics(blocks: Iterable[NDArray[np.uint8]]) -> tuple[list[float], list[float]]:
+    """Mean and population std of each channel of pixels / 255, from blocks of shape (n, H, W, C).
 
     Counts of the 256 values give both exactly; a channel without variation gets std 1.
 
     Example:
-        >>> channel_statistics(np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1))
+        >>> channel_statistics([np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)])
         ([0.5], [0.5])
     """
-    counts = np.zeros((pixels.shape[-1], 256), dtype=np.int64)
-    for start in range(0, len(pixels), _IMAGES_AT_ONCE):  # each pixel takes 8 bytes meanwhile
-        counts += pixel_counts(pixels[start : start + _IMAGES_AT_ONCE])
-    return count_statistics(counts)
-
-
-def pixel_counts(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """How often each value occurs in each channel: (N, H, W, C) to (C, 256)."""
-    channels = range(pixels.shape[-1])
-    return np.stack([np.bincount(pixels[..., c].ravel(), minlength=256) for c in channels])
-
-
-def count_statistics(all_counts: NDArray[np.int64]) -> tuple[list[float], list[float]]:
-    """Mean and population std of each channel of pixels / 255, from `pixel_counts`."""
+    each = [
+        [np.bincount(block[..., c].ravel(), minlength=256) for c in range(block.shape[-1])]
+        for block in blocks
+    ]
     values = np.arange(256) / 255.0
     means, stds = [], []
-    for counts in all_counts:
+    for counts in np.sum(each, axis=0):
         mean = float(counts @ values / counts.sum())
         variance = float(counts @ (values - mean) ** 2 / counts.sum())
         means.append(mean)
         stds.append(variance**0.5 if np.count_nonzero(counts) > 1 else 1.0)
     return means, stds
+
+
+def parts(n: int) -> list[slice]:
+    """Rows of n images, some at a time: what is computed of them takes much more than they do."""
+    return [slice(start, start + _IMAGES_AT_ONCE) for start in range(0, n, _IMAGES_AT_ONCE)]
 
 
 def prepare_images(pixels: NDArray[Any], recipe: Mapping[str, Any]) -> Tensor:
@@ -165,7 +160,8 @@ def image_set(
     """
     if recipe is None:
         height, width, channels = train[0].shape[1:]
-        recipe = image_recipe((channels, height, width), *channel_statistics(train[0]))
+        statistics = channel_statistics(train[0][part] for part in parts(len(train[0])))
+        recipe = image_recipe((channels, height, width), *statistics)
     first, second = (
         Examples(prepare_images(pixels, recipe), torch.from_numpy(labels))
         for pixels, labels in (train, test)

@@ -22,7 +22,7 @@ from bayesieve.data.image_sets import (
     load_idx,
 )
 from bayesieve.data.images import load_images
-from bayesieve.data.tables import load_table
+from bayesieve.data.tables import encode_table, read_table
 from bayesieve.data.uci import SPLIT_SETS, YEAR_FILE, find_uci, load_uci
 from bayesieve.text import short
 
@@ -274,18 +274,11 @@ def load_data(
         return load_uci(path, root, split)  # checks the name, which may not be in the registry
     if kind == "named":
         return REGISTRY[path].load(root, split)
-    return load_table(
-        kind,
-        Path(path),
-        target=target,
-        task=task,
-        missing=missing,
-        drop=drop,
-        date_parts=date_parts,
-        counts=counts,
-        test_fraction=test_fraction,
+    raw = read_table(
+        kind, Path(path), target=target, task=task, drop=drop, test_fraction=test_fraction,
         seed=seed,
-    )
+    )  # fmt: skip
+    return encode_table(raw, missing=missing, dates=date_parts, counts=counts)
 
 
 def _parse(spec: str) -> tuple[str, str]:

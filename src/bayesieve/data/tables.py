@@ -243,52 +243,6 @@ def prepare_table(table: Mapping[str, Any], recipe: Mapping[str, Any]) -> Tensor
     return torch.from_numpy(encode(table, recipe["columns"]).astype(np.float32))
 
 
-def load_table(
-    kind: str,
-    path: Path,
-    *,
-    target: str | None = None,
-    task: Task | None = None,
-    missing: Missing = "refuse",
-    drop: Sequence[str] = (),
-    date_parts: bool = False,
-    counts: bool = False,
-    test_fraction: float = 0.2,
-    seed: int = 0,
-) -> DataSet:
-    """Load a table; text columns become one-hot, numbers are standardised on the training part.
-
-    Whatever is wrong with its columns is named in one error.
-
-    Args:
-        kind: "csv", "parquet" or "npz".
-        path: the file.
-        target: the column to predict; an npz file may hold arrays x (n, p) and y instead.
-        task: None guesses: classification if the target is text, bool, or whole numbers with at
-            most 20 distinct values.
-        missing: "refuse" names row and column; "impute" fills in and says so to the network.
-        drop: columns to leave out.
-        date_parts: whether dates become time, season, weekday and hour; else they are refused.
-        counts: whether a regression's targets stay as they are; else they are standardised.
-        test_fraction: part set aside at random for testing.
-        seed: of that choice.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "people.csv"
-        >>> rows = ["age,color,income", "30,red,1.5", "40,blue,2.5", "50,red,3", "60,red,4"]
-        >>> _ = path.write_text(chr(10).join(rows))
-        >>> data = load_table("csv", path, target="income", test_fraction=0.25)
-        >>> data.task, data.feature_names
-        ('regression', ('age', 'color=blue', 'color=red'))
-    """
-    check_choice("load_table", "missing", missing, ("refuse", "impute"))
-    raw = read_table(
-        kind, path, target=target, task=task, drop=drop, test_fraction=test_fraction, seed=seed
-    )
-    return encode_table(raw, missing=missing, dates=date_parts, counts=counts)
-
-
 @dataclass(frozen=True, eq=False)
 class RawTable:
     """A table as it stands in its file.
@@ -324,10 +278,9 @@ def read_table(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> RawTable:
-    """Read a file and divide its rows; the arguments are those of `load_table`."""
-    check_choice("load_table", "kind", kind, ("csv", "parquet", "npz"))
+    """Read a .csv, .parquet or .npz file and divide its rows; see `load_data`."""
     if task is not None:
-        check_choice("load_table", "task", task, ("classification", "regression"))
+        check_choice("load_data", "task", task, ("classification", "regression"))
     if not path.is_file():
         raise DataError(f"{kind}: the file must exist, {path} does not. Check the path.")
     columns, y, target_name = read_columns(kind, path, target, drop)
@@ -347,7 +300,16 @@ def encode_table(
     counts: bool = False,
     n_splits: int = 1,
 ) -> DataSet:
-    """The data set of raw columns; all statistics are of the training rows."""
+    """The data set of raw columns, in which all that is wrong is named in one error.
+
+    Args:
+        raw: the table; all statistics are of its training rows.
+        missing: "refuse" names row and column; "impute" fills in and says so to the network.
+        dates: whether dates become time, season, weekday and hour; else they are refused.
+        counts: whether a regression's targets stay as they are; else they are standardised.
+        n_splits: how many published splits the set has.
+    """
+    check_choice("load_data", "missing", missing, ("refuse", "impute"))
     problems, task, columns = Problems(), raw.task, raw.frame.columns
     with problems.noted():
         classes, y, about, unit = _target(raw.target, raw.y, task, raw.train, counts=counts)
@@ -405,7 +367,7 @@ def _real_target(
 
 
 def guess_task(y: Column) -> Task:
-    """Classification for text, bools and few whole numbers (`load_table`), else regression."""
+    """Classification for text, bools and few whole numbers (`load_data`), else regression."""
     if y.ndim == 2:
         return "regression"
     if y.dtype.kind not in "iuf":

@@ -120,7 +120,7 @@ def train_tables(
     first = settings[0]
     embedded_widths, plain_widths = first.widths
     plain = tables, network(tables[0].x.shape[1], plain_widths)
-    shapes, embeddings = [], list[PiecewiseLinear]()
+    shapes, embeddings = list[tuple[Sequence[Table], nn.Module]](), list[PiecewiseLinear]()
     if first.bins:
         rows = [table.x[table.counts() > 0] for table in tables]
         binned = torch.stack([has_more_than_two(x) for x in rows]).any(0)  # one width for all
@@ -166,8 +166,8 @@ def _grouped(forms: Sequence[Form], likelihood: Likelihood, training: Training) 
     if len(training.candidates) > 1 and all(table.held_out for table in forms[0].tables):
         for number, form in enumerate(forms):
             population = _Population(form, likelihood, training)
-            for scores, found in zip(tried, population.compare(number, len(forms)), strict=True):
-                scores |= found
+            for scores, new in zip(tried, population.compare(number, len(forms)), strict=True):
+                scores |= new
         chosen = [max(scores, key=scores.__getitem__) for scores in tried]
     groups: dict[int, Group] = {}
     n_left = len({candidate.form for candidate in chosen})
