@@ -35,8 +35,8 @@ from bayesieve.core.likelihoods.prediction import Prediction
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.graph import trace
-from bayesieve.graph.operations import Kind, Operation, reads_size
+from bayesieve.graph.capture import capture
+from bayesieve.graph.operations import UNCHANGING, Kind, Operation, reads_size
 
 N_POINTS = 32
 _MOST_CORRELATED = 32  # outputs
@@ -44,7 +44,6 @@ _ROWS_IN_CACHE = 384  # inputs that a CPU takes at a time
 _MOST_OUTPUTS = 21_201  # dimensions of Sobol's points in torch
 _NODES = 8
 _LEAST_VARIANCE = 1e-30
-_SAME = ("identity", "dropout")
 _AVERAGES = ("avg_pool", "adaptive_avg_pool", "mean")
 
 
@@ -128,7 +127,7 @@ class MomentNetwork:
             )
         self.posterior = posterior
         module = materialise(posterior.network, posterior.mean, posterior.buffers)
-        self._graph = trace("predict", module.eval().requires_grad_(False))
+        self._graph = capture("predict", module.eval().requires_grad_(False))
         stds = posterior.layout.unflatten(posterior.std)
         squares: dict[str, _Squares] = {}
         spread = {name for name, std in stds.items() if bool(std.any())}
@@ -278,7 +277,7 @@ class MomentNetwork:
             return relu_moments(inputs.mean, variance)
         if operation.name == "max_pool":
             return _largest(step, inputs.mean, variance)
-        if operation.name in _SAME:
+        if operation.name in UNCHANGING:
             return Gaussians(_run(step, means), variance)
         if operation.kind is Kind.POINTWISE:
             return _integrated(step, means, source, variance.sqrt())

@@ -34,11 +34,10 @@ from bayesieve.deliver.bundle.graph import (
     build_layer,
     first_names,
     layer_arguments,
-    named_tensors,
-    replace_tensor,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError, damaged
 from bayesieve.files import check_growth, folder_for, read_json, write_atomically
+from bayesieve.graph.graph import named_tensors, replace_tensor
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.verify import verify
 

@@ -21,11 +21,14 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.graph import Graph, trace
-from bayesieve.graph.operations import reads_size
+from bayesieve.graph.capture import capture
+from bayesieve.graph.graph import Graph
+from bayesieve.graph.operations import UNCHANGING, reads_size
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
+PoolKind = Literal["max", "mean"]
+ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu")  # operations with a form
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +128,7 @@ class Pool(Layer):
         divisor: of the mean, such as the area of the kernel.
     """
 
-    kind: Literal["max", "mean"]
+    kind: PoolKind
     kernel: Pair
     stride: Pair
     padding: Pair
@@ -139,17 +142,12 @@ class Pool(Layer):
         return F.avg_pool2d(x, *windows, divisor_override=self.divisor)
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "ReLU": F.relu, "Tanh": torch.tanh, "Sigmoid": torch.sigmoid, "SiLU": F.silu, "GELU": F.gelu,
-}  # fmt: skip
-
-
 @dataclass(frozen=True, eq=False)
 class Activation(Layer):
     """A function of every entry.
 
     Args:
-        kind: name of torch's module: a key of `ACTIVATIONS`, or "LeakyReLU".
+        kind: name of torch's layer, such as "ReLU".
         slope: of a leaky ReLU.
     """
 
@@ -158,9 +156,8 @@ class Activation(Layer):
 
     def run(self, x: Tensor) -> Tensor:
         """Apply the function."""
-        if self.kind == "LeakyReLU":
-            return F.leaky_relu(x, self.slope)
-        return ACTIVATIONS[self.kind](x)
+        slope = (self.slope,) if self.kind == "LeakyReLU" else ()
+        return getattr(nn, self.kind)(*slope)(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,24 +224,8 @@ _SUPPORTED = (
     "AdaptiveAvgPool2d, Flatten, Dropout, Identity, index_select of features, "
     "add of a number per channel"
 )
-_ALWAYS = {"linear", "flatten", "view", "reshape", "identity", "dropout", "index_select", "getitem",
-           "relu", "tanh", "sigmoid", "silu"}  # fmt: skip
 _OF_IMAGES = {"conv", "batch_norm", "max_pool", "avg_pool", "adaptive_avg_pool", "add"}
-
-# Functions by operation: the layer that computes the same, and the layer's arguments in order.
-_POOL = ("kernel_size", "stride", "padding")
-_FUNCTIONS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
-    "relu": (nn.ReLU, ()),
-    "tanh": (nn.Tanh, ()),
-    "sigmoid": (nn.Sigmoid, ()),
-    "silu": (nn.SiLU, ()),
-    "gelu": (nn.GELU, ("approximate",)),
-    "leaky_relu": (nn.LeakyReLU, ("negative_slope",)),
-    "flatten": (nn.Flatten, ("start_dim", "end_dim")),
-    "max_pool": (nn.MaxPool2d, (*_POOL, "dilation", "ceil_mode")),
-    "avg_pool": (nn.AvgPool2d, (*_POOL, "ceil_mode", "count_include_pad", "divisor_override")),
-    "adaptive_avg_pool": (nn.AdaptiveAvgPool2d, ("output_size",)),
-}
+_OF_CALLS = {"gelu", "leaky_relu"}  # that C and the page do not know
 
 
 def read_layers(who: str, module: nn.Module, shape: Shape, *, calls: bool = False) -> list[Layer]:
@@ -267,23 +248,10 @@ def read_layers(who: str, module: nn.Module, shape: Shape, *, calls: bool = Fals
         >>> [(type(layer).__name__, layer.shape) for layer in read_layers("me", net, (2, 3))]
         [('Linear', (4,)), ('Activation', (4,))]
     """
-    reader = _Reader(who, trace(who, module), shape, calls)
+    reader = _Reader(who, capture(who, module), shape, calls)
     for node in reader.graph.nodes:
         reader.add(node)
     return reader.layers
-
-
-def as_layer(graph: Graph, node: fx.Node) -> nn.Module | None:
-    """The layer that a node calls, or that computes the same as its function; None if none does."""
-    if node.op == "call_module":
-        return graph.layer(node)
-    name = graph.operation(node).name
-    if name not in _FUNCTIONS:
-        return None
-    kind, names = _FUNCTIONS[name]
-    arguments = dict(zip(names, node.args[1:], strict=False))
-    arguments |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
-    return kind(**arguments)
 
 
 def folded_norm(norm: Any) -> tuple[Tensor, Tensor]:
@@ -307,7 +275,11 @@ class _Reader:
 
     def __init__(self, who: str, graph: Graph, shape: Shape, calls: bool) -> None:
         self.who, self.graph, self.shape, self.calls = who, graph, shape, calls
-        self.operations = _ALWAYS | ({"gelu", "leaky_relu"} if calls else _OF_IMAGES)
+        self.readers = {
+            name: read
+            for name, read in _READERS.items()
+            if name not in (_OF_IMAGES if calls else _OF_CALLS)
+        }
         self.layers: list[Layer] = []
         self.node: fx.Node | None = None
 
@@ -327,139 +299,97 @@ class _Reader:
         self.node = node
 
     def _operation(self, node: fx.Node) -> None:
-        name = self.graph.operation(node).name
-        layer = self.graph.layer(node) if node.op == "call_module" else None
+        read = self.readers.get(self.graph.operation(node).name)
         try:
-            if name not in self.operations or not self._translated(node, name, layer):
-                where = node.name if layer is None else str(node.target)
-                self._refuse(where, self.graph.spelling(node))
+            if read is None:
+                self._refuse(node)
+            read(self, node, self.graph.as_layer(node))
         except UnsupportedModelError:
             if not self.calls:
                 raise
-            self._append(self._call(node, layer))
-
-    def _translated(self, node: fx.Node, name: str, layer: nn.Module | None) -> bool:
-        """Whether the node has a translation, which is then appended."""
-        if layer is not None:
-            self._layer(str(node.target), layer)
-        elif name in _FUNCTIONS:
-            self._layer(node.name, as_layer(self.graph, node))
-        elif name in ("index_select", "getitem"):
-            return self._select(node, name)
-        elif name == "add":
-            return self._shift(node)
-        elif name in ("view", "reshape") and self._merges_all(node.args[1:]):
-            self.shape = (math.prod(self.shape),)
-        else:
-            on = node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True)
-            dropouts = (F.dropout, F.dropout2d, F.alpha_dropout)
-            off = name == "dropout" and node.target in dropouts and on is False
-            return name == "identity" or off
-        return True
-
-    def _layer(self, name: str, layer: nn.Module | None) -> None:
-        if layer is None or type(layer) not in _LAYERS:
-            self._refuse(name, type(layer).__name__)
-        _LAYERS[type(layer)](self, name, layer)
+            self._append(self._call(node))
 
     def _append(self, layer: Layer) -> None:
         self.layers.append(layer)
         self.shape = layer.shape
 
-    # ------------------------------------------------------------------------ layers of torch.nn
-
-    def linear(self, name: str, layer: Any) -> None:
+    def linear(self, node: fx.Node, layer: Any) -> None:
         if len(self.shape) != 1:
-            self._refuse(name, "Linear", f"on inputs of shape {self.shape}; flatten them first")
-        self._append(Linear(self.shape, name, layer.weight.detach(), _bias(layer)))
+            self._refuse(node, f"on inputs of shape {self.shape}; flatten them first")
+        name, weight = str(node.target), layer.weight.detach()
+        self._append(Linear(self.shape, name, weight, _bias(layer)))
 
-    def conv(self, name: str, layer: Any) -> None:
+    def conv(self, node: fx.Node, layer: Any) -> None:
         if len(layer.kernel_size) != 2 or len(self.shape) != 3:
-            self._refuse(name, "Conv", f"on inputs of shape {self.shape}")
+            self._refuse(node, f"on inputs of shape {self.shape}")
         if layer.padding_mode != "zeros":
-            self._refuse(name, "Conv2d", f"with padding_mode {layer.padding_mode!r}")
+            self._refuse(node, f"with padding_mode {layer.padding_mode!r}")
         margins = margins_of(layer)
         if any(margins):
             self._append(Pad(self.shape, margins))
-        weight, bias = layer.weight.detach(), _bias(layer)
-        self._append(
-            Conv(self.shape, name, weight, bias, layer.stride, layer.dilation, layer.groups)
-        )
+        weighted = (str(node.target), layer.weight.detach(), _bias(layer))
+        self._append(Conv(self.shape, *weighted, layer.stride, layer.dilation, layer.groups))
 
-    def batch_norm(self, name: str, norm: Any) -> None:
+    def batch_norm(self, node: fx.Node, norm: Any) -> None:
         if norm.running_mean is None:
-            self._refuse(name, type(norm).__name__, "without running statistics")
+            self._refuse(node, "without running statistics")
         self._rescale(*folded_norm(norm))
 
-    def pool(self, name: str, pool: Any) -> None:
-        kind = type(pool).__name__
+    def pool(self, node: fx.Node, pool: Any) -> None:
         if len(self.shape) != 3:
-            self._refuse(name, kind, f"on inputs of shape {self.shape}")
-        if pool.ceil_mode or getattr(pool, "return_indices", False):
-            self._refuse(name, kind, "with ceil_mode or return_indices")
-        kernel, stride, padding = (pair(v) for v in (pool.kernel_size, pool.stride, pool.padding))
-        if isinstance(pool, nn.MaxPool2d):
-            if pair(pool.dilation) != (1, 1):
-                self._refuse(name, kind, "with dilation")
-            self._append(Pool(self.shape, "max", kernel, stride, padding, math.prod(kernel)))
-            return
-        if any(padding) and not pool.count_include_pad and not pool.divisor_override:
-            self._refuse(name, kind, "with padding that is not counted")
-        divisor = pool.divisor_override or math.prod(kernel)
-        self._append(Pool(self.shape, "mean", kernel, stride, padding, divisor))
+            self._refuse(node, f"on inputs of shape {self.shape}")
+        windows = windows_of(pool, self.shape[1:])
+        if isinstance(windows, str):
+            self._refuse(node, windows)
+        self._append(Pool(self.shape, *windows))
 
-    def adaptive_pool(self, name: str, pool: Any) -> None:
-        sides = pair(pool.output_size)
-        pairs = list(zip(self.shape[1:], sides, strict=False))  # None keeps a side as it is
-        if len(self.shape) != 3 or any(n % (m or n) for n, m in pairs):
-            why = f"from {self.shape[1:]} to {sides}: sides must divide"
-            self._refuse(name, "AdaptiveAvgPool2d", why)
-        high, wide = (n // (m or n) for n, m in pairs)
-        kernel = (high, wide)
-        self._append(Pool(self.shape, "mean", kernel, kernel, (0, 0), high * wide))
-
-    def activation(self, name: str, layer: Any) -> None:
+    def activation(self, node: fx.Node, layer: Any) -> None:
         if getattr(layer, "approximate", "none") != "none":
-            self._refuse(name, "GELU", f"with approximate {layer.approximate!r}")
+            self._refuse(node, f"with approximate {layer.approximate!r}")
         slope = float(getattr(layer, "negative_slope", 0.0))
         self._append(Activation(self.shape, type(layer).__name__, slope))
 
-    def flatten(self, name: str, layer: Any) -> None:
+    def flatten(self, node: fx.Node, layer: Any) -> None:
         if layer.start_dim != 1:
-            self._refuse(name, "Flatten", f"from axis {layer.start_dim}; use 1")
+            self._refuse(node, f"from axis {layer.start_dim}; use 1")
         whole = torch.empty(1, *self.shape, device="meta")
         self.shape = tuple(whole.flatten(1, layer.end_dim).shape[1:])
 
-    def nothing(self, name: str, layer: Any) -> None:
-        """Dropout in eval mode, or an identity."""
+    def reshape(self, node: fx.Node, layer: None) -> None:
+        """A view that merges all but the batch axis."""
+        sizes, n = node.args[1:], math.prod(self.shape)
+        if len(sizes) != 2 or not (isinstance(sizes[0], fx.Node) or sizes[0] == -1):
+            self._refuse(node)
+        if not (sizes[1] == n or (sizes[1] == -1 and sizes[0] != -1)):
+            self._refuse(node)
+        self.shape = (n,)
 
-    # ------------------------------------------------------------------------------------- calls
+    def nothing(self, node: fx.Node, layer: nn.Module | None) -> None:
+        """An identity, or dropout in eval mode; a call of dropout that is on stays."""
+        if layer is None and self.graph.operation(node).name == "dropout":
+            self._refuse(node)
 
-    def _select(self, node: fx.Node, name: str) -> bool:
-        """Whether a call takes entries of axis 1 by a constant index."""
-        arguments = node.args[1:]
-        if name == "index_select":
-            index = arguments[1] if len(arguments) == 2 and arguments[0] == 1 else None
-        else:
+    def select(self, node: fx.Node, layer: None) -> None:
+        """Entries of axis 1 by a constant index."""
+        arguments: Any = node.args[1:]
+        if node.target is operator.getitem:
             key = arguments[0]
             is_pair = isinstance(key, tuple) and len(key) == 2 and key[0] == slice(None)
-            index = key[1] if is_pair else None  # type: ignore[index]
-        if not (isinstance(index, fx.Node) and index.op == "get_attr"):
-            return False
-        self._append(Select(self.shape, self.graph.tensor(index).detach().long()))
-        return True
+            arguments = (1, key[1]) if is_pair else ()
+        if len(arguments) != 2 or arguments[0] != 1 or not _is_tensor(arguments[1]):
+            self._refuse(node)
+        self._append(Select(self.shape, self.graph.tensor(arguments[1]).detach().long()))
 
-    def _shift(self, node: fx.Node) -> bool:
-        """Whether a call adds one number to each channel, as compaction leaves behind."""
-        value = node.args[1]
-        if not (isinstance(value, fx.Node) and value.op == "get_attr"):
-            return False
+    def shift(self, node: fx.Node, layer: None) -> None:
+        """A sum with one number for each channel, as compaction leaves behind."""
+        value: Any = node.args[1]
+        if not _is_tensor(value):
+            self._refuse(node)
         numbers = self.graph.tensor(value).detach()
         if numbers.shape != (self.shape[0], *[1] * (len(self.shape) - 1)):
-            self._refuse(node.name, "add", f"of shape {tuple(numbers.shape)} to {self.shape}")
+            self._refuse(node, f"of shape {tuple(numbers.shape)} to {self.shape}")
         shift = numbers.flatten().float()
         self._rescale(torch.ones_like(shift), shift)
-        return True
 
     def _rescale(self, factor: Tensor, shift: Tensor) -> None:
         """A factor and a shift per channel, folded into the layer before where there is one."""
@@ -470,49 +400,65 @@ class _Reader:
         else:
             self._append(Scale(self.shape, factor, shift))
 
-    def _merges_all(self, sizes: tuple[Any, ...]) -> bool:
-        """Whether a reshape merges all but the batch axis."""
-        if len(sizes) != 2 or not (isinstance(sizes[0], fx.Node) or sizes[0] == -1):
-            return False
-        return sizes[1] == math.prod(self.shape) or (sizes[1] == -1 and sizes[0] != -1)
-
-    def _call(self, node: fx.Node, layer: nn.Module | None) -> Call:
+    def _call(self, node: fx.Node) -> Call:
         """The node as a function of its first argument."""
         if any(_is_size(n) for n in node.all_input_nodes):
-            self._refuse(node.name, self.graph.spelling(node), "with sizes of its input")
-        args, kwargs = fx.map_arg((node.args[1:], dict(node.kwargs)), self.graph.tensor)
+            self._refuse(node, "with sizes of its input")
+        first, *others = node.all_input_nodes
+        constants = {other: self.graph.tensor(other) for other in others}
 
         def run(x: Tensor) -> Tensor:
-            if layer is not None:
-                return layer(x, *args, **kwargs)
-            if node.op == "call_method":
-                return getattr(x, str(node.target))(*args, **kwargs)
-            return node.target(x, *args, **kwargs)  # type: ignore[operator]
+            return self.graph.run(node, {first: x, **constants})
 
+        if not isinstance(run(torch.zeros(1, *self.shape)), Tensor):
+            self._refuse(node, "that returns several tensors")
         return Call(self.shape, node.name, run)
 
-    def _refuse(self, name: str, kind: str, why: str = "") -> NoReturn:
-        refused = f"layer '{name}' ({kind}) is not supported{why and f' {why}'}"
-        raise UnsupportedModelError(f"{self.who}: {refused}; supported: {_SUPPORTED}.")
+    def _refuse(self, node: fx.Node, why: str = "") -> NoReturn:
+        name = str(node.target) if node.op == "call_module" else node.name
+        refused = f"layer '{name}' ({self.graph.spelling(node)}) is not supported"
+        raise UnsupportedModelError(
+            f"{self.who}: {refused}{why and f' {why}'}; supported: {_SUPPORTED}."
+        )
 
 
-_LAYERS: dict[type[nn.Module], Callable[[_Reader, str, Any], None]] = {
-    nn.Linear: _Reader.linear,
-    nn.Conv2d: _Reader.conv,
-    nn.BatchNorm1d: _Reader.batch_norm,
-    nn.BatchNorm2d: _Reader.batch_norm,
-    nn.MaxPool2d: _Reader.pool,
-    nn.AvgPool2d: _Reader.pool,
-    nn.AdaptiveAvgPool2d: _Reader.adaptive_pool,
-    nn.Flatten: _Reader.flatten,
-    **dict.fromkeys(
-        (nn.ReLU, nn.LeakyReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.GELU), _Reader.activation
-    ),
-    **dict.fromkeys(
-        (nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout),
-        _Reader.nothing,
-    ),
+_READERS: dict[str, Callable[[_Reader, fx.Node, Any], None]] = {
+    "linear": _Reader.linear,
+    "conv": _Reader.conv,
+    "batch_norm": _Reader.batch_norm,
+    "flatten": _Reader.flatten,
+    "add": _Reader.shift,
+    **dict.fromkeys(("max_pool", "avg_pool", "adaptive_avg_pool"), _Reader.pool),
+    **dict.fromkeys(("view", "reshape"), _Reader.reshape),
+    **dict.fromkeys(("index_select", "getitem"), _Reader.select),
+    **dict.fromkeys(ACTIVATIONS, _Reader.activation),
+    **dict.fromkeys(UNCHANGING, _Reader.nothing),
 }
+
+
+def windows_of(pool: Any, size: Shape) -> tuple[PoolKind, Pair, Pair, Pair, int] | str:
+    """Kind, kernel, stride, padding and divisor of a pool of images, or why it has none of these.
+
+    Example:
+        >>> windows_of(nn.AdaptiveAvgPool2d(2), (4, 6))
+        ('mean', (2, 3), (2, 3), (0, 0), 6)
+    """
+    if isinstance(pool, nn.AdaptiveAvgPool2d):
+        sides = pair(pool.output_size)  # None keeps a side as it is
+        if any(n % (m or n) for n, m in zip(size, sides, strict=True)):
+            return f"from {size} to {sides}: sides must divide"
+        kernel = (size[0] // (sides[0] or size[0]), size[1] // (sides[1] or size[1]))
+        return "mean", kernel, kernel, (0, 0), math.prod(kernel)
+    if pool.ceil_mode or getattr(pool, "return_indices", False):
+        return "with ceil_mode or return_indices"
+    kernel, stride, padding = (pair(v) for v in (pool.kernel_size, pool.stride, pool.padding))
+    if isinstance(pool, nn.MaxPool2d):
+        if pair(pool.dilation) != (1, 1):
+            return "with dilation"
+        return "max", kernel, stride, padding, math.prod(kernel)
+    if any(padding) and not pool.count_include_pad and not pool.divisor_override:
+        return "with padding that is not counted"
+    return "mean", kernel, stride, padding, pool.divisor_override or math.prod(kernel)
 
 
 def _bias(layer: Any) -> Tensor:
@@ -533,6 +479,11 @@ def margins_of(layer: Any) -> tuple[int, int, int, int]:
 def pair(value: Any) -> tuple[Any, Any]:
     """A setting for rows and columns, from a pair or one number for both."""
     return tuple(value) if isinstance(value, tuple | list) else (value, value)
+
+
+def _is_tensor(value: object) -> bool:
+    """Whether an argument is a tensor of the module."""
+    return isinstance(value, fx.Node) and value.op == "get_attr"
 
 
 def _is_size(node: fx.Node) -> bool:

@@ -8,7 +8,7 @@ assume that it mixes all its inputs.
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -174,6 +174,7 @@ _OVER_POSITIONS: dict[str, dict[tuple[int, ...], Spellings]] = {
             (2,): (nn.ZeroPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), (3,): (nn.ZeroPad3d,)},
 }  # fmt: skip
 UNKNOWN = Operation("unknown", Kind.UNKNOWN)
+UNCHANGING = ("identity", "dropout")  # operations that return their input in eval mode
 
 
 def _rows() -> dict[Any, Operation]:
@@ -190,7 +191,42 @@ def _rows() -> dict[Any, Operation]:
     return rows
 
 
+def _named(home: Any, names: str) -> list[Any]:
+    return [getattr(home, name) for name in names.split()]
+
+
 OPERATIONS: Mapping[Any, Operation] = _rows()
+LAYERS: Mapping[Operation, type[nn.Module]] = {  # the first layer of each row
+    row: kind for kind, row in reversed([*OPERATIONS.items()]) if isinstance(kind, type)
+}
+
+# Spellings of UNKNOWN operations. They compute their result from their arguments alone, so that a
+# file may name them (`deliver.bundle.allowed`).
+OTHERS: Spellings = (
+    *_named(nn, """
+        Bilinear MultiheadAttention GLU ConstantPad1d ConstantPad2d ConstantPad3d ReflectionPad3d
+        ReplicationPad3d PixelShuffle PixelUnshuffle
+    """),
+    *_named(F, """
+        linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm
+        instance_norm local_response_norm normalize rms_norm embedding glu softmin prelu dropout1d
+        dropout3d adaptive_max_pool1d adaptive_max_pool3d lp_pool1d lp_pool2d pixel_shuffle
+        pixel_unshuffle channel_shuffle unfold
+    """),
+    *_named(torch, """
+        addmm amin arange argmax argmin baddbmm batch_norm bitwise_and bitwise_not bitwise_or ceil
+        celu clip cumsum diff dropout einsum eq expm1 floor full full_like gather ge gt layer_norm
+        le lerp log log1p log_softmax logical_not logsumexp lt max maximum min minimum narrow ne
+        norm ones ones_like outer prod reciprocal rsub select selu stack std subtract sum swapaxes
+        tensor_split tril triu true_divide var zeros zeros_like
+    """),
+    *_named(operator, "eq ne lt le gt ge floordiv mod itruediv"),
+    *str.split("""
+        amin argmax argmin ceil clamp_ clip dim div_ double expand_as expm1 floor half log log1p
+        logsumexp long max maximum min minimum narrow new_full new_ones new_zeros norm prod
+        reciprocal reshape_as select size std sum swapaxes t tensor_split tril triu var view_as
+    """),
+)  # fmt: skip
 
 
 def operation_of(node: fx.Node, layer: nn.Module | None = None) -> Operation:
@@ -245,3 +281,122 @@ def _is_batch_size(argument: object) -> bool:
         return argument.target == "size" and argument.args[1:] == (0,)
     is_item = argument.target is operator.getitem and argument.args[1:] == (0,)
     return is_item and isinstance(argument.args[0], fx.Node) and reads_size(argument.args[0])
+
+
+# ------------------------------------------------------------------------------------------- ATen
+# `torch.export` spells every call as an operator of ATen. What follows is the same call in a
+# spelling of the table.
+
+aten = torch.ops.aten
+Call = tuple[str, Any, tuple[Any, ...]]  # op of a node, target, arguments
+
+
+def _alike(home: Any, names: str) -> dict[Any, Any]:
+    """Operators that take the arguments of the function of their name."""
+    parts = [name.partition(".") for name in names.split()]
+    return {
+        getattr(getattr(aten, name), kind or "default"): getattr(home, name)
+        for name, _, kind in parts
+    }
+
+
+_SAME: dict[Any, Any] = {
+    **_alike(torch, """
+        add.Tensor sub.Tensor mul.Tensor div.Tensor neg pow.Tensor_Scalar rsqrt mean.dim matmul bmm
+        cat permute transpose.int unsqueeze squeeze.dim flatten.using_ints reshape chunk
+        split.Tensor unbind.int tanh relu relu_ sigmoid softmax.int roll where.self
+        where.ScalarOther where.ScalarSelf addmm gather cumsum abs diff log minimum maximum cos sin
+        exp bitwise_not logical_not rsub.Scalar sum.dim_IntList clamp eq.Tensor eq.Scalar ne.Tensor
+        ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor ge.Scalar
+    """),
+    **_alike(F, """
+        gelu silu dropout linear rms_norm conv1d conv2d max_pool2d avg_pool2d adaptive_avg_pool1d
+        adaptive_avg_pool2d pad scaled_dot_product_attention
+    """),
+    aten.view.default: torch.reshape, aten.min.other: torch.minimum,
+    aten.max.other: torch.maximum, aten.__and__.Tensor: torch.bitwise_and,
+    aten.__or__.Tensor: torch.bitwise_or, aten.add_.Tensor: operator.iadd,
+    aten.sub_.Tensor: operator.isub, aten.mul_.Tensor: operator.imul,
+    aten.div_.Tensor: operator.itruediv,
+}  # fmt: skip
+_PLACE = {"device", "pin_memory", "layout", "memory_format"}  # not part of a graph
+_MADE: dict[Any, Any] = _alike(torch, """
+    arange arange.start arange.start_step zeros ones full zeros_like ones_like full_like
+""")  # fmt: skip
+
+
+def _method(name: str) -> Callable[..., Call]:
+    return lambda *args: ("call_method", name, args)
+
+
+def _copied(x: Any) -> Call:
+    return "call_method", "contiguous", (x,)  # changes no number
+
+
+def _slice(
+    x: Any, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Call:
+    if start in (None, 0) and end == 2**63 - 1 and step == 1:
+        return _copied(x)
+    end = None if end == 2**63 - 1 else end
+    part = slice(start, end) if step == 1 else slice(start, end, step)
+    return _select(x, dim, part)
+
+
+def _select(x: Any, dim: int, index: Any) -> Call:
+    return "call_function", operator.getitem, (x, (*[slice(None)] * dim, index))
+
+
+def _index(x: Any, indices: list[Any]) -> Call:
+    parts = tuple(slice(None) if i is None else i for i in indices)
+    return "call_function", operator.getitem, (x, parts if len(parts) > 1 else parts[0])
+
+
+def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, *rest: Any) -> Call:
+    return "call_function", F.batch_norm, (x, mean, var, weight, bias, *rest[:3])
+
+
+_OTHER: dict[Any, Callable[..., Call]] = {
+    aten.expand.default: lambda x, sizes: ("call_method", "expand", (x, *sizes)),
+    aten.contiguous.default: _copied, aten.clone.default: _copied, aten.detach_.default: _copied,
+    aten.lift_fresh_copy.default: _copied, aten.sym_size.int: _method("size"),
+    aten.layer_norm.default: lambda *args: ("call_function", F.layer_norm, args[:5]),
+    aten.slice.Tensor: _slice, aten.select.int: _select, aten.index.Tensor: _index,
+    aten.masked_fill.Scalar: _method("masked_fill"),
+    aten.masked_fill.Tensor: _method("masked_fill"),
+    aten.embedding.default: lambda weight, x, *_: ("call_function", F.embedding, (x, weight)),
+    aten.batch_norm.default: _batch_norm,
+    aten.new_ones.default: _method("new_ones"), aten.new_zeros.default: _method("new_zeros"),
+    aten.new_full.default: _method("new_full"),
+}  # fmt: skip
+
+
+def spelled(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str, Any, tuple[Any, ...], dict[str, Any]] | None:
+    """A call of an ATen operator in a spelling of the table: op, target and arguments of a node.
+
+    Returns:
+        None if the operator has no other spelling. It is unknown to every reader then.
+
+    Example:
+        >>> spelled(aten.select.int, ("x", 1, 0), {})[2]
+        ('x', (slice(None, None, None), 0))
+    """
+    if target in _SAME:
+        return "call_function", _SAME[target], args, kwargs
+    rest = {name: value for name, value in kwargs.items() if name not in _PLACE}
+    if target in _MADE:
+        return "call_function", _MADE[target], args, rest
+    if target in _OTHER:
+        return (*_OTHER[target](*args), rest)
+    if str(target).startswith("aten.to."):
+        dtype = kwargs.get("dtype") or next(a for a in args if isinstance(a, torch.dtype))
+        return "call_method", "to", (args[0], dtype), {}
+    return None
+
+
+def overwrites(target: Any) -> bool:
+    """Whether an ATen operator writes to its input in a way that no spelling of the table does."""
+    is_operator = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return is_operator and target not in _SAME and target not in _OTHER

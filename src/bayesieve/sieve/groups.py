@@ -28,8 +28,7 @@ from bayesieve.core.inputs import Input, as_inputs, mapped, tensors_of
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.capture import export
-from bayesieve.graph.graph import Link, links
+from bayesieve.graph.links import Link, links
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.lifting import plain_layers
 from bayesieve.sieve.compaction.passes import couple
@@ -229,25 +228,19 @@ def _coupled(network: Network, example: Input) -> Groups:
 def _numbered(network: Network, inputs: Input) -> tuple[fx.GraphModule, dict[Any, Tensor]]:
     """The traced network, and the entries of w that each of its parameters holds."""
     place = torch.arange(1, network.layout.size + 1, dtype=torch.float64)  # 0: not in w
-    module = _with_numbers(network, network.split(place)[0])
-    try:
-        traced = opened("groups", module, inputs)
-        numbers = _without_numbers(traced, network)
-    except UnsupportedModelError as error:
-        module = plain_layers(module)
-        numbers = _without_numbers(module, network)  # export keeps the parameters of a module
-        traced = export(error, module, inputs).module
+    module = plain_layers(_with_numbers(network, network.split(place)[0]))
+    numbers: dict[Any, Tensor] = {}
+
+    def take(module: nn.Module) -> None:
+        """Take the numbers out of the parameters, which are 0 then."""
+        for parameter in module.parameters():
+            if bool(parameter.any()):
+                numbers[parameter] = parameter.detach().long() - 1
+            parameter.data = torch.zeros_like(parameter, dtype=network.dtype)
+
+    traced = opened("groups", module, inputs, before_export=take)  # export keeps the parameters
+    take(traced)
     return traced, numbers
-
-
-def _without_numbers(module: nn.Module, network: Network) -> dict[Any, Tensor]:
-    """Take the numbers out of the parameters, which are 0 then."""
-    numbers = {}
-    for parameter in module.parameters():
-        if bool(parameter.any()):
-            numbers[parameter] = parameter.detach().long() - 1
-        parameter.data = torch.zeros_like(parameter, dtype=network.dtype)
-    return numbers
 
 
 def _with_numbers(network: Network, parameters: Mapping[str, Tensor]) -> nn.Module:

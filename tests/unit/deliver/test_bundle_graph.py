@@ -4,6 +4,7 @@ import copy
 import inspect
 import json
 import operator
+from pathlib import Path
 
 import pytest
 import torch
@@ -124,6 +125,15 @@ def test_every_argument_of_a_layer_comes_back(layer):
             assert getattr(again, name) == value, name
     shapes = {name: value.shape for name, value in layer.state_dict().items()}
     assert {name: value.shape for name, value in again.state_dict().items()} == shapes
+
+
+def test_a_file_may_name_these_operations_and_no_others():
+    """The list follows the table of operations; whoever adds a row decides here that it is safe."""
+    names = [*(f"layer {name}" for name in allowed.MODULES),
+             *(f"function {name}" for name in allowed.FUNCTIONS),
+             *(f"method {name}" for name in allowed.METHODS)]  # fmt: skip
+    golden = Path(__file__).parents[2] / "golden" / "bundle_names.txt"
+    assert sorted(names) == golden.read_text(encoding="utf-8").splitlines()
 
 
 def test_the_lists_name_things_that_exist():

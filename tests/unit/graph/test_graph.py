@@ -12,7 +12,8 @@ from bayesieve.core.network import Network, sequential_layers
 from bayesieve.core.workspace import ENTRYWISE
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph import operations
-from bayesieve.graph.graph import links, trace
+from bayesieve.graph.capture import capture
+from bayesieve.graph.links import links
 from bayesieve.graph.operations import OPERATIONS, Kind, Operation
 from bayesieve.nets.convnets import lenet5, lenet5_caffe, lenet_300_100
 
@@ -213,7 +214,7 @@ def test_layers_that_run_on_many_models_at_once_are_entrywise():
 def test_pooling_is_separate_only_over_its_number_of_axes():
     assert OPERATIONS[nn.MaxPool2d].positions == (2,)
     assert OPERATIONS[nn.BatchNorm2d].positions == ()
-    graph = trace("test", nn.Sequential(nn.PReLU(), nn.PReLU(3)))
+    graph = capture("test", nn.Sequential(nn.PReLU(), nn.PReLU(3)))
     kinds = [graph.operation(node).kind for node in graph.nodes if node.op == "call_module"]
     assert kinds == [Kind.POINTWISE, Kind.CHANNELWISE]  # one slope for all, one for each channel
 
@@ -228,9 +229,9 @@ def test_a_trace_keeps_names_and_default_arguments():
             y = self.layer(pixels)
             return y if mask is None else y * mask
 
-    graph = trace("test", Optional())
+    graph = capture("test", Optional())
     assert [node.name for node in graph.nodes] == ["pixels", "layer", "output"]
-    lone = trace("test", nn.Linear(2, 1))
+    lone = capture("test", nn.Linear(2, 1))
     assert [str(node.target) for node in lone.nodes if node.op == "call_module"] == ["0"]
 
 
@@ -238,7 +239,7 @@ def test_a_trace_keeps_names_and_default_arguments():
 def test_transformer_encoders_are_opened(training):
     layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
     encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).train(training)
-    graph = trace("test", encoder, training=training)
+    graph = capture("test", encoder, training=training)
     x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(graph.module(x), encoder(x))
     assert pairs(network_of(nn.Sequential(layer, nn.Linear(4, 1)))) == [
@@ -251,9 +252,9 @@ def test_leaves_are_not_entered():
         pass
 
     model = nn.Sequential(Inner(2, 2), nn.ReLU())
-    inside = [node.op for node in trace("test", model).nodes]
+    inside = [node.op for node in capture("test", model).nodes]
     assert "get_attr" in inside
-    graph = trace("test", model, leaves=(Inner,))
+    graph = capture("test", model, leaves=(Inner,))
     assert [node.op for node in graph.nodes][1:3] == ["call_module", "call_module"]
 
 
@@ -261,16 +262,16 @@ def test_shared_layers_are_named():
     tied_layer = nn.Linear(3, 3)
     model = nn.Sequential(tied_layer, nn.ReLU(), tied_layer, nn.Linear(3, 3), nn.Tanh())
     model[4].register_forward_hook(lambda *_: None)
-    assert trace("test", model).shared == {"0", "4"}  # both calls are of "0"
+    assert capture("test", model).shared == {"0", "4"}  # both calls are of "0"
 
 
 def test_an_untraceable_network_names_the_caller_and_the_remedy():
     with pytest.raises(UnsupportedModelError, match=r"^save: Untraceable cannot be traced beyond"):
-        trace("save", Untraceable())
+        capture("save", Untraceable())
 
 
 def test_shapes_come_from_one_run():
-    graph = trace("test", nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
+    graph = capture("test", nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()))
     graph.measure(torch.zeros(2, 1, 5, 5))
     assert [graph.shape(node) for node in graph.nodes][1:3] == [(2, 2, 3, 3), (2, 18)]
 

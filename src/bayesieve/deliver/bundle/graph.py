@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesieve.checks import did_you_mean
-from bayesieve.core.inputs import Input, Inputs, mapped, shown
+from bayesieve.core.inputs import Input
 from bayesieve.core.storage import dtype_name
 from bayesieve.deliver.bundle import allowed
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.capture import export
-from bayesieve.graph.graph import trace as read_graph
+from bayesieve.graph.capture import capture
+from bayesieve.graph.graph import named_tensors
 
 MAX_NODES = 100_000
 MAX_ELEMENTS = 1 << 31  # of one intermediate result, for two examples
@@ -61,39 +61,10 @@ def trace(
     """
     if isinstance(module, fx.GraphModule):
         return copy.deepcopy(module).eval()
+    accept = None if example is None else graph_to_json
     leaves = tuple(allowed.MODULES.values())
-    try:
-        if isinstance(example, Inputs):
-            raise UnsupportedModelError(f"save: torch.export cannot follow {shown(example)}.")
-        traced = read_graph("save", module, training=training, leaves=leaves).module.eval()
-        if example is not None:
-            graph_to_json(traced)
-    except UnsupportedModelError as error:
-        if example is None:
-            raise
-        return _exported(error, module, example)
-    return traced
-
-
-def _exported(why: UnsupportedModelError, module: nn.Module, example: Input) -> fx.GraphModule:
-    """The graph of a module as it runs on an example; raises `why` if a bundle cannot hold it."""
-    concrete = copy.deepcopy(module)
-    tensors = named_tensors(concrete)
-    for name, tensor in tensors.items():
-        if tensor.is_meta:  # a network whose weights are elsewhere
-            zeros = torch.zeros_like(tensor, device="cpu")
-            first = next(n for n, other in tensors.items() if other is tensor)
-            value = nn.Parameter(zeros) if name == first else concrete.get_parameter(first)
-            replace_tensor(concrete, name, value)
-    traced = export(why, concrete.cpu(), mapped(Tensor.cpu, example)).module
-    for name, tensor in tensors.items():
-        if tensor.is_meta:
-            replace_tensor(traced, name, tensor)
-    try:
-        graph_to_json(traced)
-    except UnsupportedModelError:
-        raise why from None
-    return traced
+    traced = capture("save", module, example, training=training, leaves=leaves, accept=accept)
+    return traced.module.eval()
 
 
 def is_layer(module: nn.Module) -> bool:
@@ -101,25 +72,11 @@ def is_layer(module: nn.Module) -> bool:
     return type(module) in allowed.MODULES.values()
 
 
-def named_tensors(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers of a module, under every name that they have."""
-    parameters = module.named_parameters(remove_duplicate=False)
-    return {**dict(parameters), **dict(module.named_buffers(remove_duplicate=False))}
-
-
 def first_names(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """For each tensor that stands under a second name: that name, and the first one."""
     first: dict[int, str] = {}
     names = {name: first.setdefault(id(value), name) for name, value in tensors.items()}
     return {name: other for name, other in names.items() if name != other}
-
-
-def replace_tensor(module: nn.Module, name: str, value: Tensor) -> None:
-    """Put another parameter or buffer in the place of one."""
-    path, _, leaf = name.rpartition(".")
-    owner = module.get_submodule(path)
-    home = owner._parameters if leaf in owner._parameters else owner._buffers
-    home[leaf] = value  # type: ignore[assignment]
 
 
 def graph_to_json(module: fx.GraphModule) -> dict[str, Any]:

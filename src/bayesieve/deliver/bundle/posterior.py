@@ -32,12 +32,12 @@ from bayesieve.deliver.bundle.graph import (
     graph_from_json,
     graph_to_json,
     is_layer,
-    replace_tensor,
     trace,
 )
 from bayesieve.deliver.bundle.packing import pack_all, unpack
 from bayesieve.errors import UnsupportedModelError, damaged
 from bayesieve.files import check_growth
+from bayesieve.graph.graph import replace_tensor
 
 MASKS, POSTERIOR = "masks.safetensors", "posterior.safetensors"
 _VECTORS = {  # the tensors of a posterior with one entry per weight

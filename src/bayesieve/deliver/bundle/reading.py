@@ -23,14 +23,13 @@ from bayesieve.core.storage import read_tensors
 from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.graph import (
     graph_from_json,
-    named_tensors,
     output_shape,
-    replace_tensor,
 )
 from bayesieve.deliver.bundle.packing import unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import DamagedFileError, damaged, what_works
 from bayesieve.files import read_json, sha256, standing
+from bayesieve.graph.graph import named_tensors, replace_tensor
 
 FORMAT = "bayesieve-bundle"
 VERSION = 1

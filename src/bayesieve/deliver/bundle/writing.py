@@ -22,7 +22,6 @@ from bayesieve.deliver.bundle.graph import (
     first_names,
     graph_from_json,
     graph_to_json,
-    named_tensors,
     output_shape,
     trace,
 )
@@ -43,6 +42,7 @@ from bayesieve.deliver.bundle.reading import (
 from bayesieve.deliver.card import bundle_card
 from bayesieve.errors import VerificationError
 from bayesieve.files import folder_for, write_atomically
+from bayesieve.graph.graph import named_tensors
 
 FILES = (
     "model.safetensors", "config.json", "metrics.json", stored.MASKS, stored.POSTERIOR, FAMILIARITY,

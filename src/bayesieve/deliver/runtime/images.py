@@ -9,7 +9,7 @@ only renamed: a value is a list of planes, and a step reads the planes it needs.
 import math
 import operator
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -17,16 +17,22 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.deliver.layers import as_layer, folded_norm, margins_of, pair
+from bayesieve.deliver.layers import (
+    ACTIVATIONS,
+    PoolKind,
+    folded_norm,
+    margins_of,
+    pair,
+    windows_of,
+)
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.graph import Graph, trace
-from bayesieve.graph.operations import reads_size
+from bayesieve.graph.capture import capture
+from bayesieve.graph.graph import Graph
+from bayesieve.graph.operations import UNCHANGING, reads_size
 
 Pair = tuple[int, int]
 Plane = tuple[int, int] | None  # the step that makes it and its number there; None is all zeros
 INPUT = -1  # the "step" whose planes are the channels of the input
-_ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "silu", "gelu")
-_NOTHING = ("identity", "dropout")
 _FLATTENING = ("flatten", "view", "reshape", "squeeze", "mean")
 
 
@@ -89,7 +95,7 @@ class Pool:
 
     source: Value
     size: Pair
-    kind: Literal["max", "mean"]
+    kind: PoolKind
     window: Pair
     stride: Pair
     padding: Pair
@@ -138,7 +144,7 @@ def read_images(who: str, module: nn.Module, example: Tensor) -> Images:
     """
     if example.dim() != 4:
         raise UnsupportedModelError(f"{who}: inputs are no images, (n, channels, rows, columns).")
-    graph = trace(who, module)
+    graph = capture(who, module)
     graph.measure(example[:1])
     return _Reader(who, graph).read()
 
@@ -186,7 +192,7 @@ class _Reader:
         return self.values[first]
 
     def _operation(self, node: fx.Node, name: str, value: Value) -> Value:
-        if name in _NOTHING:
+        if name in UNCHANGING:
             return value
         if name in ("index_select", "getitem"):
             return self._selected(node, name, value)
@@ -196,14 +202,14 @@ class _Reader:
             return self._padded(node, value)
         if name == "add":
             return self._sum(node, value)
-        layer = as_layer(self.graph, node)
+        layer = self.graph.as_layer(node)
         if name == "conv" and isinstance(layer, nn.Conv2d):
             return self._convolution(node, layer, value)
         if name == "batch_norm" and isinstance(layer, nn.BatchNorm2d):
             if layer.running_mean is None:
                 self._refuse(node, "without running statistics")
             return self._rescaled(node, value, *folded_norm(layer))
-        if name in _ACTIVATIONS and layer is not None:
+        if name in ACTIVATIONS and layer is not None:
             return self._activated(node, layer, value)
         if name in ("max_pool", "avg_pool", "adaptive_avg_pool") and layer is not None:
             return self._pooled(node, layer, value)
@@ -243,27 +249,13 @@ class _Reader:
 
     def _pooled(self, node: fx.Node, pool: Any, value: Value) -> Value:
         size, value = self._size(node), self._whole(value)
-        if isinstance(pool, nn.AdaptiveAvgPool2d):
-            if any(n % m for n, m in zip(value.size, size, strict=True)):
-                self._refuse(node, f"from {value.size} to {size}: sides must divide")
-            kernel = (value.size[0] // size[0], value.size[1] // size[1])
-            return self._append(Pool(value, size, "mean", kernel, kernel, (0, 0),
-                                     math.prod(kernel)))  # fmt: skip
-        kernel, padding = pair(pool.kernel_size), pair(pool.padding)
-        if pool.ceil_mode or getattr(pool, "return_indices", False):
-            self._refuse(node, "with ceil_mode or return_indices")
-        if isinstance(pool, nn.MaxPool2d):
-            if pair(pool.dilation) != (1, 1):
-                self._refuse(node, "with dilation")
-            if any(padding) and not self._not_negative(value):
-                self._refuse(node, "with padding, unless a ReLU comes before")
-            kind: Literal["max", "mean"] = "max"
-            divisor = 1
-        else:
-            if any(padding) and not pool.count_include_pad and not pool.divisor_override:
-                self._refuse(node, "with padding that is not counted")
-            kind, divisor = "mean", pool.divisor_override or math.prod(kernel)
-        return self._append(Pool(value, size, kind, kernel, pair(pool.stride), padding, divisor))
+        windows = windows_of(pool, value.size)
+        if isinstance(windows, str):
+            self._refuse(node, windows)
+        kind, kernel, stride, padding, divisor = windows
+        if kind == "max" and any(padding) and not self._not_negative(value):
+            self._refuse(node, "with padding, unless a ReLU comes before")
+        return self._append(Pool(value, size, kind, kernel, stride, padding, divisor))
 
     def _mean(self, node: fx.Node, value: Value) -> Value:
         axes = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else None)

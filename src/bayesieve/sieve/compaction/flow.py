@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.graph.graph import BufferTracer, Graph
+from bayesieve.graph.capture import BufferTracer
+from bayesieve.graph.graph import Graph
 
 if TYPE_CHECKING:
     from bayesieve.sieve.compaction.coupling import Coupling

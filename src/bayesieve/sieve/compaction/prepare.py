@@ -7,7 +7,7 @@ input or fix sizes are replaced by equal ones that do not, and layers written by
 
 import copy
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize, prune
 
 from bayesieve.core.inputs import Input, shown
-from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.capture import attention_dropout, export
-from bayesieve.graph.graph import Graph, switch_dropout_, trace
+from bayesieve.graph.capture import attention_dropout, capture, switch_dropout_
+from bayesieve.graph.graph import Graph
 from bayesieve.graph.operations import Kind, operation_of
 from bayesieve.sieve.compaction.attention import (
     DropoutRate,
@@ -39,29 +38,23 @@ def prepare(module: nn.Module, example: Input, *, follow_ties: bool = False) -> 
         example: inputs, (n, ...).
         follow_ties: whether an embedding and the linear layer with its weight may shrink.
     """
-    try:
-        traced = opened("compact", module, example)
-    except UnsupportedModelError as error:
-        traced = export(error, plain_layers(copy.deepcopy(module)), example).module
+    traced = opened("compact", plain_layers(copy.deepcopy(module)), example)
     if any(n.target is F.scaled_dot_product_attention for n in traced.graph.nodes):
         switch_attention_dropout_(traced, attention_dropout(module, example))
     return tidied(traced, example, follow_ties=follow_ties)
 
 
-def opened(who: str, module: nn.Module, example: Input) -> fx.GraphModule:
-    """Trace a module in eval mode and write out its attention; weights may have any values.
-
-    Raises:
-        UnsupportedModelError: torch.fx cannot trace it; nor does it follow several inputs.
-    """
-    if not isinstance(example, Tensor):
-        raise UnsupportedModelError(
-            f"{who}: torch.export cannot follow {type(module).__name__} on {shown(example)}."
-        )
-    module = plain_layers(copy.deepcopy(module))
-    traced = trace(who, module, leaves=(HeadAttention, DropoutRate, *FOLDED)).module
-    expand_attention(traced)
-    return traced
+def opened(
+    who: str,
+    module: nn.Module,
+    example: Input,
+    before_export: Callable[[nn.Module], object] | None = None,
+) -> fx.GraphModule:
+    """Capture a module in eval mode and write out its attention; weights may have any values."""
+    leaves = (HeadAttention, DropoutRate, *FOLDED)
+    graph = capture(who, module, example, leaves=leaves, before_export=before_export)
+    expand_attention(graph.module)
+    return graph.module
 
 
 def tidied(traced: fx.GraphModule, example: Input, *, follow_ties: bool = False) -> Graph:
