@@ -61,7 +61,8 @@ def collect(
     for source, share in zip(sources, shares, strict=True):
         key = key_of(source, share)
         runs.append(ready.get(key) or {**collect_run(source, share, tell), "key": key})
-    return {"format": FORMAT, "version": VERSION, "bayesieve": __version__, "runs": runs}
+    about = {"format": FORMAT, "version": VERSION, "bayesieve": __version__}
+    return {**about, "runs": runs, "ranked": verdicts.ranked(runs)}
 
 
 def _stored(source: Source, limits: Limits) -> int:

@@ -11,6 +11,7 @@ from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import (
     confusion_matrix,
     interval_coverage,
+    plausible,
     rank_histogram,
     reliability_bins,
     risk_coverage,
@@ -173,6 +174,7 @@ def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
             "accuracy": rounded(torch.tensor(bins.accuracy), 5),
             "count": list(bins.count),
             "ece": short(bins.ece, 5),
+            "groups": [rounded(torch.tensor(group), 5) for group in bins.groups()],
         },
         "risk_coverage": _risk_coverage(prediction.entropy.cpu(), wrong),
     }
@@ -193,6 +195,7 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
         "intervals": {"level": list(_LEVELS), "coverage": rounded(torch.tensor(coverages), 5)},
         "risk_coverage": _risk_coverage(std.mean(-1), gap),
         "ranks": ranks,
+        "ranks_plausible": [short(end, 5) for end in plausible(1 / _RANK_BINS, sum(ranks))],
         "fit": {
             "target": rounded(columns["target"][dots], 5),
             "mean": rounded(columns["mean"][dots], 5),

@@ -10,6 +10,7 @@ compares two predictions of the same examples. It is
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from bayesieve.assess.paired import (
 )
 from bayesieve.assess.predict import ClassPrediction
 from bayesieve.data import DataSet
-from bayesieve.report.packing import Json, short
+from bayesieve.report.packing import Json, short, unpack
 from bayesieve.report.source import Source
 from bayesieve.text import signed
 
@@ -155,6 +156,49 @@ def _mean_check(name: str, losses: Sequence[Tensor], tolerance: float) -> Check:
     gap = losses[1] - losses[0]
     width = z_of(LEVEL) * float(gap.std(correction=0)) / len(gap) ** 0.5
     return Check(name, was, now, now - was, (now - was - width, now - was + width), tolerance)
+
+
+def ranked(runs: Sequence[Json]) -> dict[str, Json]:
+    """How several runs compare in pairs, by the name of the loss; {} unless tested on the same.
+
+    Returns:
+        order: the runs from the lowest mean loss to the highest, by number. beyond: whether the
+            next run in that order is above each beyond chance. gaps: how far each run is above the
+            lowest, as `difference` writes it; null for the lowest.
+    """
+    if len({(run["losses"]["test"], run["task"]) for run in runs}) > 1 or len(runs) < 2:
+        return {}
+    found = {}
+    for key in ("error", "nll"):
+        values = [unpack(run["losses"][key]).double() for run in runs]
+        if len({len(one) for one in values}) > 1:
+            return {}
+        kind = "nll" if key == "nll" else "error" if runs[0]["task"] == "classification" else "rmse"
+        means = [float(one.mean()) for one in values]
+        order = sorted(range(len(runs)), key=means.__getitem__)
+        checks = [_pair(kind, values[i], values[j]) for i, j in pairwise(order)]
+        gaps = [_pair(kind, values[order[0]], one) for one in values]
+        found[key] = {
+            "order": order,
+            "beyond": [check.interval[0] > 0 for check in checks],
+            "gaps": [None if i == order[0] else difference(gap) for i, gap in enumerate(gaps)],
+        }
+    return found
+
+
+def _pair(kind: str, first: Tensor, second: Tensor) -> Check:
+    """By how much the second of two runs has a larger loss, of examples in pairs."""
+    if kind == "nll":
+        return _mean_check(kind, [first, second], 0.0)
+    if kind == "error":
+        was, now = float(first.mean()), float(second.mean())
+        interval = paired_interval([first == 0, second == 0], z_of(LEVEL))
+        return Check(kind, was, now, now - was, interval, 0.0)
+    # Squared errors: the roots of their means, linearised.
+    was, now = (max(float(one.mean().sqrt()), 1e-12) for one in (first, second))
+    gap = second / (2 * now) - first / (2 * was)
+    width = z_of(LEVEL) * float(gap.std(correction=0)) / len(gap) ** 0.5
+    return Check(kind, was, now, now - was, (now - was - width, now - was + width), 0.0)
 
 
 def difference(check: Check) -> Json:

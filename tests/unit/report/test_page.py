@@ -12,9 +12,6 @@ import pytest
 import torch
 
 from bayesieve.assess.familiarity import Familiarity
-from bayesieve.assess.figures.quality import _plausible, _taken_together
-from bayesieve.assess.metrics import ReliabilityBins
-from bayesieve.assess.paired import paired_interval
 from bayesieve.data import load_data
 from bayesieve.deliver.card import headline_rows, report_card
 from bayesieve.report import page as pages
@@ -164,24 +161,6 @@ def test_ticks_are_round_and_inside():
     assert node("return logTicks(0.02, 0.7);") == pytest.approx([0.02, 0.05, 0.1, 0.2, 0.5])
 
 
-def test_bins_with_few_examples_are_taken_together_as_in_the_figures():
-    bins = ReliabilityBins(
-        (0.2, 0.4, 0.55, 0.6, 0.8, 0.95),
-        (1.0, 0.5, 0.0, 0.0, 0.75, 0.9),
-        (1, 4, 0, 2, 8, 300),
-        (0.0, 0.3, 0.5, 0.58, 0.7, 0.9, 1.0),
-    )
-    packed = {key: list(getattr(bins, key)) for key in ("confidence", "accuracy", "count")}
-    rows = node("return takenTogether(given.bins);", bins=packed)
-    confidence, accuracy, count = _taken_together(bins)
-    assert [row["n"] for row in rows] == count.tolist() == [15, 300]
-    assert [row["confidence"] for row in rows] == pytest.approx(confidence.tolist())
-    assert [row["accuracy"] for row in rows] == pytest.approx(accuracy.tolist())
-    bars = node("return given.rows.map((row) => plausible(row.accuracy, row.n));", rows=rows)
-    for i, side in enumerate(_plausible(accuracy, count)):
-        assert [bar[i] for bar in bars] == pytest.approx(side.tolist())
-
-
 def test_a_drawing_is_brought_to_the_size_of_the_data():
     """A square drawn small in a corner fills the box and is centred."""
     code = """
@@ -197,36 +176,6 @@ def test_a_drawing_is_brought_to_the_size_of_the_data():
     assert (min(rows), max(rows), min(columns), max(columns)) == (4, 23, 4, 23)
     assert small == [1] * 64
     assert nothing == [0] * 64
-
-
-def test_the_page_computes_the_intervals_of_pairs_that_python_does():
-    generator = torch.Generator().manual_seed(0)
-    first, second = (torch.rand(200, generator=generator) < p for p in (0.2, 0.3))
-    code = "return pairedDifference(given.a, given.b);"
-    found = node(code, a=first.int().tolist(), b=second.int().tolist())
-    assert found["interval"] == pytest.approx(paired_interval((~first, ~second), 1.95996), rel=1e-5)
-    a, b = torch.randn(2, 100, generator=generator, dtype=torch.float64).tolist()
-    gap = torch.tensor(b) - torch.tensor(a)
-    half = 1.95996 * float(gap.std(correction=0)) / 10
-    found = node(code, a=a, b=b)
-    assert found["interval"] == pytest.approx([float(gap.mean()) - half, float(gap.mean()) + half])
-    same = node(code, a=[0, 1, 1], b=[0, 1, 1])
-    assert same["interval"][0] < 0 == same["difference"] < same["interval"][1]
-
-
-def test_the_interval_of_a_difference_of_rmse_is_that_of_many_resamples():
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(400, generator=generator, dtype=torch.float64) * s for s in (1.0, 1.1))
-    squares = torch.stack([a, b]).square()
-    found = node(
-        "return pairedRoots(given.a, given.b);", a=squares[0].tolist(), b=squares[1].tolist()
-    )
-    roots = squares.mean(1).sqrt()
-    assert found["difference"] == pytest.approx(float(roots[1] - roots[0]))
-    chosen = torch.randint(400, (4000, 400), generator=generator)
-    means = squares[:, chosen].mean(2).sqrt()
-    half = 1.95996 * float((means[1] - means[0]).std())
-    assert (found["interval"][1] - found["interval"][0]) / 2 == pytest.approx(half, rel=0.05)
 
 
 def test_every_log_axis_has_three_ticks():

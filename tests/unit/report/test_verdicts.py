@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.paired import paired_interval, z_of
 from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
 from bayesieve.core.posterior import Samples
 from bayesieve.data import DataSet, Examples
+from bayesieve.report import verdicts
 from bayesieve.report.collect import collect
+from bayesieve.report.packing import pack
 from bayesieve.report.quality import evaluations
 from bayesieve.report.source import Source
 from bayesieve.report.verdicts import _honest, _speed, claims_of, compare, sentence_of, verdict_of
@@ -142,3 +145,50 @@ def test_the_checks_are_the_exit_code(run):
     assert Report(["a"]).exit_code(result) == 0
     passed = [row for row in run["checks"] if row["verdict"] != "fail"]
     assert Report(["a"], check=True).exit_code({"runs": [{"checks": passed}]}) == 0
+
+
+def packed_run(task, error, nll=None, test="a"):
+    nll = error if nll is None else nll
+    losses = {"test": test, "error": pack(error.double(), "f4"), "nll": pack(nll.double(), "f4")}
+    return {"task": task, "losses": losses}
+
+
+def test_runs_are_ranked_by_pairs_of_mistakes_and_of_losses():
+    generator = torch.Generator().manual_seed(0)
+    few, many = (torch.rand(200, generator=generator) < p for p in (0.1, 0.3))
+    nll = torch.randn(2, 200, generator=generator)
+    runs = [packed_run("classification", e, n) for e, n in zip((many, few), nll, strict=True)]
+    found = verdicts.ranked(runs)
+    assert (found["error"]["order"], found["error"]["beyond"]) == ([1, 0], [True])
+    assert found["error"]["gaps"][1] is None
+    interval = paired_interval([~few, ~many], z_of(0.95))
+    assert found["error"]["gaps"][0]["interval"] == pytest.approx(interval, rel=1e-5)
+    low = found["nll"]["order"][0]
+    gap = nll[1 - low] - nll[low]
+    half = z_of(0.95) * float(gap.std(correction=0)) / 200**0.5
+    ends = [float(gap.mean()) - half, float(gap.mean()) + half]
+    assert found["nll"]["gaps"][1 - low]["interval"] == pytest.approx(ends, rel=1e-4)
+
+
+def test_equal_runs_are_within_chance_and_other_examples_are_not_compared():
+    error = torch.tensor([0, 1, 1])
+    same = verdicts.ranked([packed_run("classification", error)] * 2)["error"]
+    low, high = same["gaps"][1]["interval"]
+    assert low < 0 == same["gaps"][1]["worse_by"] < high
+    assert same["beyond"] == [False]
+    assert verdicts.ranked([packed_run("classification", error)]) == {}
+    other = packed_run("classification", error, test="b")
+    assert verdicts.ranked([packed_run("classification", error), other]) == {}
+
+
+def test_the_interval_of_a_difference_of_rmse_is_that_of_many_resamples():
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(400, generator=generator, dtype=torch.float64) * s for s in (1.0, 1.1))
+    squares = torch.stack([a, b]).square()
+    found = verdicts.ranked([packed_run("regression", one) for one in squares])["error"]["gaps"][1]
+    roots = squares.mean(1).sqrt()
+    assert found["worse_by"] == pytest.approx(float(roots[1] - roots[0]), rel=1e-5)
+    chosen = torch.randint(400, (4000, 400), generator=generator)
+    means = squares[:, chosen].mean(2).sqrt()
+    half = z_of(0.95) * float((means[1] - means[0]).std())
+    assert (found["interval"][1] - found["interval"][0]) / 2 == pytest.approx(half, rel=0.05)

@@ -4,16 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from bayesieve.assess.figures import style
 from bayesieve.assess.metrics import ReliabilityBins
 
-_Column: TypeAlias = NDArray[np.float64]
 _SHARES = (0.0, 0.01, 0.1, 0.5, 1.0)  # ticks of the colour bar of a confusion matrix
 
 
@@ -57,9 +55,9 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
 def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     """Draw the reliability curves on `axes`, the area of each marker growing with its bin.
 
-    Neighbouring bins are taken together until each holds 10 examples and 0.2% of them: the accuracy
-    of fewer is mostly noise. A bar spans the accuracies that so many examples leave plausible,
-    Wilson's interval of 90%. The axes begin at the fifth below all of it.
+    Neighbouring bins are taken together, see `ReliabilityBins.groups`. A bar spans the accuracies
+    that so many examples leave plausible, Wilson's interval of 90%. The axes begin at the fifth
+    below all of it.
 
     Example:
         >>> axes = style.new_figure(3, 3).add_subplot()
@@ -74,8 +72,7 @@ def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     for (label, bins), (color, marker) in zip(runs.items(), styles, strict=False):
         if sum(bins.count) == 0:
             raise ValueError(f"reliability_diagram: the bins of '{label}' are empty.")
-        x, y, count = _taken_together(bins)
-        low, high = _plausible(y, count)
+        x, y, count, low, high = np.array(bins.groups()).T
         area = 14 + 70 * np.sqrt(count / count.sum())
         text = f"{label} (ECE {style.percent(bins.ece)})"
         # lines, since the legend avoids lines but not markers
@@ -175,31 +172,3 @@ def uncertainty_per_class(
     style.name_rows(axes, [class_names[i] for i in order])
     style.legend(axes, "lower right")
     return style.save(figure, path)
-
-
-def _taken_together(bins: ReliabilityBins) -> tuple[_Column, _Column, _Column]:
-    """Confidence, accuracy and count of groups of neighbouring bins, each (g,), least sure first.
-
-    From the surest bin down, where most examples are; what is left over at the end joins the last.
-    """
-    least = max(10, 0.002 * sum(bins.count))
-    count = np.array(bins.count, dtype=float)
-    sums = np.stack([count * bins.confidence, count * bins.accuracy, count], axis=1)
-    groups = [np.zeros(3)]
-    for row in sums[count > 0][::-1]:
-        if groups[-1][2] >= least:
-            groups.append(np.zeros(3))
-        groups[-1] = groups[-1] + row
-    if groups[-1][2] < least and len(groups) > 1:
-        rest = groups.pop()
-        groups[-1] = groups[-1] + rest
-    confidence, accuracy, count = np.array(groups[::-1]).T
-    return confidence / count, accuracy / count, count
-
-
-def _plausible(share: _Column, count: _Column) -> tuple[_Column, _Column]:
-    """Wilson's interval of 90% for shares of so many examples."""
-    z2 = 1.645**2 / count
-    middle = (share + z2 / 2) / (1 + z2)
-    half = np.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
-    return middle - half, middle + half

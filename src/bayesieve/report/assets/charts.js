@@ -67,13 +67,13 @@ function wayName(run, way) {
 function reliabilityPanel(run) {
   const ways = Object.entries(run.quality).filter(([, item]) => item.reliability);
   if (!ways.length) return intervalPanel(run);
-  const shown = ways.map(([way, { reliability: r }]) => ({ way, ece: r.ece, groups: takenTogether(r) }));
+  const shown = ways.map(([way, { reliability: r }]) => ({ way, ece: r.ece, groups: r.groups.map(([confidence, accuracy, n, low, high]) => ({ confidence, accuracy, n, low, high })) }));
   const series = shown.map(({ way, ece, groups }) => {
     const most = Math.max(...groups.map((item) => item.n));
     const points = groups.map((item) => [item.confidence, item.accuracy, 2 + 4 * Math.sqrt(item.n / most)]);
     return { name: `${wayName(run, way)}, ECE\u00a0${percent(ece, 1)}`, kind: WAYS[way], points, dots: true };
   });
-  const bars = shown.flatMap(({ way, groups }) => groups.map((item) => [WAYS[way], item.confidence, ...plausible(item.accuracy, item.n)]));
+  const bars = shown.flatMap(({ way, groups }) => groups.map((item) => [WAYS[way], item.confidence, item.low, item.high]));
   const whiskers = ({ group, px, py }) => bars.forEach(([kind, at, low, high]) => group.prepend(
     shape("line", { class: kind, x1: px(at), x2: px(at), y1: py(low), y2: py(high), stroke: "currentColor", "stroke-opacity": 0.4 })));
   // Nothing is sure by less than the fifth at which the axes begin, nor right less often.
@@ -243,7 +243,7 @@ function rankPanel(run) {
   const way = run.headline.way, counts = run.quality[way].ranks;
   if (!counts) return null;
   const total = counts.reduce((a, b) => a + b, 0), even = 1 / counts.length;
-  const [low, high] = plausible(even, total);
+  const [low, high] = run.quality[way].ranks_plausible;
   const bars = counts.map((n, i) => [(i + 0.5) / counts.length, n / total]);
   return panel({
     title: "Ranks of the targets (PIT)", name: run.name + "-ranks",

@@ -32,27 +32,11 @@ function runSections(run) {
   return { node, view, pick: play.pick };
 }
 
-// How far each run is above the one with the lowest loss, in pairs; null where runs are tested on other examples.
-function aboveTheLowest(runs, key) {
-  const compare = key === "error" && runs[0].task === "regression" ? pairedRoots : pairedDifference;
-  if (new Set(runs.map((run) => run.losses.test)).size > 1 || new Set(runs.map((run) => run.losses[key].shape[0])).size > 1) return null;
-  const values = runs.map((run) => unpack(run.losses[key]));
-  const means = values.map((item) => item.reduce((a, b) => a + b, 0) / item.length);
-  const lowest = means.indexOf(Math.min(...means));
-  const gaps = values.map((item, i) => (i === lowest ? null : compare(values[lowest], item)));
-  return { lowest, gaps, alone: gaps.every((gap) => gap === null || gap.interval[0] > 0) };
-}
-
 // The runs from the lowest loss to the highest, "<" only where the next is above beyond chance; null where they cannot be compared.
 function ranking(runs, key, name) {
-  const best = aboveTheLowest(runs, key);
-  if (!best) return null;
-  const compare = key === "error" && runs[0].task === "regression" ? pairedRoots : pairedDifference;
-  const items = runs.map((run) => ({ name: run.name, values: unpack(run.losses[key]) }));
-  const mean = ({ values }) => values.reduce((a, b) => a + b, 0) / values.length;
-  const order = items.sort((a, b) => mean(a) - mean(b));
-  const signs = order.slice(1).map((item, i) => (compare(order[i].values, item.values).interval[0] > 0 ? " < " : " ≈ "));
-  return `By ${name}: ${order.map((item, i) => item.name + (signs[i] || "")).join("")}.`;
+  if (!DATA.ranked[key]) return null;
+  const { order, beyond } = DATA.ranked[key];
+  return `By ${name}: ${order.map((number, i) => runs[number].name + (i < beyond.length ? (beyond[i] ? " < " : " ≈ ") : "")).join("")}.`;
 }
 
 function comparison(runs, choose) {
@@ -74,16 +58,17 @@ function comparison(runs, choose) {
   const cell = (value, text, best, note) => el("td", { class: best ? "best" : note && note.chance ? "chance" : "" }, text, note ? el("small", {}, note.text) : null);
   const body = rows.map(([name, value, format, lower, key]) => {
     const items = runs.map(value), known = items.filter((v) => v !== null && v !== undefined);
-    const paired = key && known.length === runs.length ? aboveTheLowest(runs, key) : null;
+    const paired = key && known.length === runs.length ? DATA.ranked[key] : null;
+    const alone = paired && paired.gaps.every((gap) => gap === null || gap.interval[0] > 0);
     const top = lower === null || new Set(known).size < 2 ? null : lower ? Math.min(...known) : Math.max(...known);
     const [scale, digits] = key === "error" && !real ? [100, 2] : [1, 3];
     const note = (i) => {
       if (!paired || paired.gaps[i] === null) return null;
-      const { difference, interval } = paired.gaps[i], chance = interval[0] <= 0;
+      const { worse_by: difference, interval } = paired.gaps[i], chance = interval[0] <= 0;
       return { chance, text: `${chance ? "within chance: " : ""}+${(scale * difference).toFixed(digits)} (${interval.map((v) => (scale * v).toFixed(digits)).join(" to ").replace(/-/g, "−")})` };
     };
     return el("tr", {}, el("th", { scope: "row" }, words(name)), items.map((item, i) => (item === undefined || item === null
-      ? el("td", {}, "–") : cell(item, format(item), paired ? paired.lowest === i && paired.alone : top !== null && item === top, note(i)))));
+      ? el("td", {}, "–") : cell(item, format(item), paired ? paired.order[0] === i && alone : top !== null && item === top, note(i)))));
   });
   const tasks = new Set(runs.map((run) => run.task));
   const ranks = tasks.size === 1 ? [ranking(runs, "error", real ? "RMSE" : "error"), ranking(runs, "nll", "NLL")].filter(Boolean) : [];
