@@ -30,7 +30,6 @@ from bayesieve import MAP, TDAMP, Problem, likelihoods, load_data, priors
 from bayesieve.assess import figures
 from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.metrics import confusion_matrix
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.storage import save
@@ -42,7 +41,7 @@ from bayesieve.training.launch import fit
 from bayesieve.training.options import Progress
 from studies.figures import lines
 from studies.harness import Row, Run, chosen, make_row, seeded, study_parser
-from studies.images import N_DRAWS, mean_and_draws, of_unit_energy
+from studies.images import mean_and_draws, of_unit_energy
 
 # What the report prints.
 PAPER = {"accuracy": 0.9277, "precision": 0.9294, "recall": 0.9263, "f1": 0.9268,
@@ -171,12 +170,12 @@ def main(arguments: list[str] | None = None) -> int:
         row["seconds"] = passes * row["metrics"]["seconds_per_pass"]
         run.add(row, ("accuracy", "nll", "ece", "draws_accuracy", "units", "seconds_per_pass"))
     if options.folder is not None and first is not None:
-        write_folder(options.folder, first, data.test, run.rows)
+        write_folder(options.folder, first, run.rows)
     return run.finish()
 
 
-def write_folder(folder: Path, run: Fit, test: Examples, rows: Sequence[Row]) -> None:
-    """The sparse posterior and the seven pictures."""
+def write_folder(folder: Path, run: Fit, rows: Sequence[Row]) -> None:
+    """The sparse posterior and four pictures."""
     folder.mkdir(parents=True, exist_ok=True)
     posterior = run.posterior
     inclusion = posterior.inclusion
@@ -193,19 +192,8 @@ def write_folder(folder: Path, run: Fit, test: Examples, rows: Sequence[Row]) ->
           ylabel="score")  # fmt: skip
     lines({"tdamp-64-of-128": (passes, [line["units"] for line in main])}, folder / "units.png",
           title="Active hidden units", xlabel="pass", ylabel="units")  # fmt: skip
-    names = [str(digit) for digit in range(10)]
-    result = evaluate(posterior, test, n_samples=N_DRAWS)
-    prediction = result.prediction
-    assert isinstance(prediction, ClassPrediction)
-    counts = confusion_matrix(prediction.probs, test.y.to(prediction.probs.device))
-    figures.confusion_matrix(counts.tolist(), names, folder / "confusion.png")
-    units = posterior.layout.unflatten(inclusion)["fc1.weight"][:, 0]
-    figures.inclusion_cdf({"hidden units": units.cpu().numpy()}, folder / "activity.png")
     points = [(line["zeros"], 1 - line["accuracy"]) for line in main]
     figures.error_vs_sparsity(points, folder / "sparsity.png")
-    doubt = [[float(values[test.y == c].mean()) for c in range(10)]
-             for values in (prediction.aleatoric, prediction.epistemic)]  # fmt: skip
-    figures.uncertainty_per_class(doubt[0], doubt[1], names, folder / "uncertainty.png")
 
 
 if __name__ == "__main__":

@@ -124,8 +124,7 @@ def test_train_with_pruning_and_pictures(tmp_path):
     assert int(kept.sum()) == result["weights"]
     report = (tmp_path / "a" / "report.md").read_text()
     drawn = {path.name for path in (tmp_path / "a" / "figures").glob("*.png")}
-    wanted = {"training", "inclusion", "reliability", "confusion", "uncertainty", "examples"}
-    assert drawn == {f"{name}.png" for name in wanted | {"layers", "sparsity"}}
+    assert drawn == {"training.png", "reliability.png", "sparsity.png"}
     assert all(f"figures/{name}" in report for name in drawn)
     assert "doubt about the weights is that of 10 times the data" in report
     assert as_json("evaluate", tmp_path / "a")["kl"] == 0.1
@@ -279,8 +278,8 @@ def test_demo_replaces_an_earlier_demo_only(tmp_path, dense, monkeypatch):
     result = ok("demo", "--epochs", "3", "--out", tmp_path / "demo")
     assert "dense" in result.stdout
     assert "weights kept" in result.stdout
-    assert (tmp_path / "demo" / "figures" / "overview.png").exists()
-    assert "figures/pixels.png" in (tmp_path / "demo" / "report.md").read_text()
+    assert (tmp_path / "demo" / "figures" / "sparsity.png").exists()
+    assert "figures/reliability.png" in (tmp_path / "demo" / "report.md").read_text()
     assert as_json("evaluate", tmp_path / "demo")["zeros"] == pytest.approx(0.9, abs=2e-3)
     bundle = bs.load(tmp_path / "demo" / "model")
     monkeypatch.setattr(style, "save", lambda figure, path: path)  # drawn already, just above

@@ -13,7 +13,7 @@ from bayesieve.nets import mlp
 from problems import normal, seeded
 from studies import tdamp_mnist
 
-PICTURES = {"accuracy", "scores", "units", "confusion", "activity", "sparsity", "uncertainty"}
+PICTURES = {"accuracy", "scores", "units", "sparsity"}
 
 
 def examples(n, seed):

@@ -28,7 +28,7 @@ the examples.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor
@@ -138,16 +138,6 @@ def brier(probs: Tensor, labels: Tensor) -> float:
     return float((probs - one_hot).square().sum(-1).mean())
 
 
-class Group(NamedTuple):
-    """Neighbouring bins taken together, and the accuracies that so few examples leave plausible."""
-
-    confidence: float
-    accuracy: float
-    n: int
-    low: float
-    high: float
-
-
 @dataclass(frozen=True)
 class ReliabilityBins:
     """Examples grouped by confidence, B bins; an empty bin has confidence and accuracy 0.
@@ -169,46 +159,6 @@ class ReliabilityBins:
         """Mean over examples of |accuracy - confidence| of their bin."""
         gaps = zip(self.confidence, self.accuracy, self.count, strict=True)
         return sum(n * abs(acc - conf) for conf, acc, n in gaps) / sum(self.count)
-
-    def groups(self) -> list[Group]:
-        """Join neighbouring bins until each group has 10 examples and 0.2 % of them.
-
-        The accuracy of fewer is mostly noise. Groups begin at the surest bin, where most examples
-        are; too few at the end join the last group. Returned with the least sure first.
-
-        Example:
-            >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 96), (0.0, 0.5, 1.0))
-            >>> [(group.n, round(group.accuracy, 2)) for group in bins.groups()]
-            [(100, 0.68)]
-        """
-        least, sums = max(10, 0.002 * sum(self.count)), [(0.0, 0.0, 0)]
-        for confidence, accuracy, n in zip(
-            self.confidence[::-1], self.accuracy[::-1], self.count[::-1], strict=True
-        ):
-            if n and sums[-1][2] >= least:
-                sums.append((0.0, 0.0, 0))
-            sums[-1] = _added(sums[-1], (n * confidence, n * accuracy, n))
-        if sums[-1][2] < least and len(sums) > 1:
-            rest = sums.pop()
-            sums[-1] = _added(sums[-1], rest)
-        return [Group(c / n, a / n, n, *plausible(a / n, n)) for c, a, n in sums[::-1] if n]
-
-
-def _added(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float, int]:
-    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
-
-
-def plausible(share: float, n: int) -> tuple[float, float]:
-    """Wilson's interval of 90 % for a share of n examples.
-
-    Example:
-        >>> [round(end, 3) for end in plausible(0.5, 100)]
-        [0.419, 0.581]
-    """
-    z2 = 1.645**2 / n
-    middle = (share + z2 / 2) / (1 + z2)
-    half = math.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def reliability_bins(

@@ -12,13 +12,15 @@ bootstrap over examples: a resample holds the same examples for both models.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
+from typing import NamedTuple
 
 import torch
 from torch import Generator, Tensor
 
 from bayesieve.assess.familiarity import Familiarity
+from bayesieve.assess.metrics import ReliabilityBins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 
 KEPT = 0.8  # share of the examples, the most certain ones, that selective risk is about
@@ -331,6 +333,70 @@ def resampled(
         width = z_of(bootstrap.level) / (share_of + 2)
         low, high = min(low, middle - width), max(high, middle + width)
     return Check(name, was, now, middle, (low, high), tolerance)
+
+
+class Group(NamedTuple):
+    """Neighbouring bins taken together, and the accuracies that so few examples leave plausible."""
+
+    confidence: float
+    accuracy: float
+    n: int
+    low: float
+    high: float
+
+
+def groups_of(bins: ReliabilityBins) -> list[Group]:
+    """Join neighbouring bins until each group has 10 examples and 0.2 % of them.
+
+    The accuracy of fewer is mostly noise. Groups begin at the surest bin, where most examples are;
+    too few at the end join the last group. Returned with the least sure first.
+
+    Example:
+        >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 96), (0.0, 0.5, 1.0))
+        >>> [(group.n, round(group.accuracy, 2)) for group in groups_of(bins)]
+        [(100, 0.68)]
+    """
+    least, sums = max(10, 0.002 * sum(bins.count)), [[0.0, 0.0, 0.0]]
+    rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
+    for n, confidence, accuracy in reversed([row for row in rows if row[0]]):
+        if sums[-1][0] >= least:
+            sums.append([0.0, 0.0, 0.0])
+        for i, value in enumerate((n, n * confidence, n * accuracy)):
+            sums[-1][i] += value
+    if sums[-1][0] < least and len(sums) > 1:
+        rest = sums.pop()
+        sums[-1] = [a + b for a, b in zip(sums[-1], rest, strict=True)]
+    whole = [(round(n), confidence / n, accuracy / n) for n, confidence, accuracy in sums[::-1]]
+    return [Group(c, a, n, *plausible(a, n)) for n, c, a in whole]
+
+
+def plausible(share: float, n: int) -> Interval:
+    """Wilson's interval of 90 % for a share of n examples.
+
+    Example:
+        >>> [round(end, 3) for end in plausible(0.5, 100)]
+        [0.419, 0.581]
+    """
+    z2 = 1.645**2 / n
+    middle = (share + z2 / 2) / (1 + z2)
+    half = math.sqrt(z2 * (share * (1 - share) + z2 / 4)) / (1 + z2)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def mean_check(name: str, losses: Sequence[Tensor], tolerance: float, level: float) -> Check:
+    """Means of one number per example: the interval is that of the mean of paired differences."""
+    was, now = (float(loss.mean()) for loss in losses)
+    gap = losses[1] - losses[0]
+    width = z_of(level) * float(gap.std(correction=0)) / len(gap) ** 0.5
+    return Check(name, was, now, now - was, (now - was - width, now - was + width), tolerance)
+
+
+def root_check(name: str, squares: Sequence[Tensor], tolerance: float, level: float) -> Check:
+    """Roots of mean squares, (N,) each; the interval is that of their linearised difference."""
+    was, now = (max(float(one.mean().sqrt()), 1e-12) for one in squares)
+    halves = [one / (2 * root) for one, root in zip(squares, (was, now), strict=True)]
+    return replace(mean_check(name, halves, tolerance, level), dense=was, sieved=now,
+                   worse_by=now - was)  # fmt: skip
 
 
 def z_of(level: float) -> float:

@@ -11,12 +11,11 @@ from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import (
     confusion_matrix,
     interval_coverage,
-    plausible,
     rank_histogram,
     reliability_bins,
     risk_coverage,
 )
-from bayesieve.assess.paired import ClassLosses, z_of
+from bayesieve.assess.paired import ClassLosses, groups_of, plausible, z_of
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import draws_of, has_spread
 from bayesieve.data import DataSet
@@ -174,7 +173,7 @@ def _of_classes(prediction: ClassPrediction, labels: Tensor) -> Json:
             "accuracy": rounded(torch.tensor(bins.accuracy), 5),
             "count": list(bins.count),
             "ece": short(bins.ece, 5),
-            "groups": [rounded(torch.tensor(group), 5) for group in bins.groups()],
+            "groups": [rounded(torch.tensor(group), 5) for group in groups_of(bins)],
         },
         "risk_coverage": _risk_coverage(prediction.entropy.cpu(), wrong),
     }

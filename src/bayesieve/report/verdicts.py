@@ -24,9 +24,11 @@ from bayesieve.assess.paired import (
     auroc_interval,
     distance_to,
     exact_interval,
+    mean_check,
     mean_of,
     paired_interval,
     resampled,
+    root_check,
     strangers_check,
     z_of,
 )
@@ -121,7 +123,7 @@ def _compared_classes(pair: tuple[ClassLosses, ClassLosses], seed: int) -> dict[
     ece = [one.ece for one in pair]
     return {
         "error": Check("error", was, now, now - was, interval, limit["error"]),
-        "nll": _mean_check("nll", [one.nll for one in pair], limit["nll"]),
+        "nll": mean_check("nll", [one.nll for one in pair], limit["nll"], LEVEL),
         "ece": resampled("ece", ece, n, limit["ece"], _bootstrap(n, seed)),
     }
 
@@ -133,7 +135,7 @@ def _compared_numbers(pair: tuple[RealLosses, RealLosses], seed: int) -> dict[st
     bootstrap = _bootstrap(n, seed)
     return {
         "rmse": resampled("rmse", squares, n, limit["rmse"], bootstrap, relative=True),
-        "nll": _mean_check("nll", [one.nll for one in pair], limit["nll"]),
+        "nll": mean_check("nll", [one.nll for one in pair], limit["nll"], LEVEL),
         "coverage_90": resampled(
             "coverage_90", gaps, n, limit["coverage_90"], bootstrap, share_of=n
         ),
@@ -147,15 +149,7 @@ def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
         return paired_interval([a.right, b.right], z_of(LEVEL))[0] <= 0
     assert isinstance(a, RealLosses)
     assert isinstance(b, RealLosses)
-    return _mean_check("squares", [a.square, b.square], 0.0).interval[0] <= 0
-
-
-def _mean_check(name: str, losses: Sequence[Tensor], tolerance: float) -> Check:
-    """Means of one number per example: the interval is that of the mean of paired differences."""
-    was, now = (float(loss.mean()) for loss in losses)
-    gap = losses[1] - losses[0]
-    width = z_of(LEVEL) * float(gap.std(correction=0)) / len(gap) ** 0.5
-    return Check(name, was, now, now - was, (now - was - width, now - was + width), tolerance)
+    return mean_check("squares", [a.square, b.square], 0.0, LEVEL).interval[0] <= 0
 
 
 def ranked(runs: Sequence[Json]) -> dict[str, Json]:
@@ -188,17 +182,12 @@ def ranked(runs: Sequence[Json]) -> dict[str, Json]:
 
 def _pair(kind: str, first: Tensor, second: Tensor) -> Check:
     """By how much the second of two runs has a larger loss, of examples in pairs."""
-    if kind == "nll":
-        return _mean_check(kind, [first, second], 0.0)
     if kind == "error":
         was, now = float(first.mean()), float(second.mean())
         interval = paired_interval([first == 0, second == 0], z_of(LEVEL))
         return Check(kind, was, now, now - was, interval, 0.0)
-    # Squared errors: the roots of their means, linearised.
-    was, now = (max(float(one.mean().sqrt()), 1e-12) for one in (first, second))
-    gap = second / (2 * now) - first / (2 * was)
-    width = z_of(LEVEL) * float(gap.std(correction=0)) / len(gap) ** 0.5
-    return Check(kind, was, now, now - was, (now - was - width, now - was + width), 0.0)
+    check = mean_check if kind == "nll" else root_check
+    return check(kind, [first, second], 0.0, LEVEL)
 
 
 def difference(check: Check) -> Json:

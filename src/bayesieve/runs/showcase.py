@@ -1,23 +1,17 @@
-"""`demo`: two trainings on small digits, the pictures that compare them, and a small model."""
+"""`demo`: two trainings on small digits, their numbers side by side, and a small model."""
 
 from pathlib import Path
 from typing import Any
 
-from bayesieve.assess import figures
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.metrics import reliability_bins
-from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.posterior import Model, SparseModel
-from bayesieve.data import DataSet
 from bayesieve.runs.build import make_plan
 from bayesieve.runs.config import from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn
 from bayesieve.runs.options import Compact, Demo, Report
-from bayesieve.runs.run import BEFORE, Curve, curve_of, curve_points, numbers, save_model
-from bayesieve.runs.summary import Picture, write_summary
+from bayesieve.runs.run import BEFORE, curve_of, numbers, save_model
+from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note
-from bayesieve.sieve.prune import kept_per_layer
 
 MODEL = "model"  # the bundle inside the run folder
 _COURSE = {"batch_size": 64, "device": "cpu", "threads": 1, "checkpoint_every": 1000}
@@ -62,7 +56,6 @@ def demo(asked: Demo) -> dict[str, Any]:
             score="snr",
             curve=curve,
             history=run.history,
-            pictures=_compared(folder, plain, sieved, sparse.data, curve, rows),
         )
         save_model(plain, folder.place(BEFORE))
         page = Report([folder.path])()
@@ -79,42 +72,3 @@ def demo(asked: Demo) -> dict[str, Any]:
         "ms_of_64": [(times[side] or {}).get("64") for side in ("before", "after")],
     }
     return {**rows, "delivered": delivered}
-
-
-def _compared(
-    folder: RunFolder,
-    plain: Model,
-    sieved: Model,
-    data: DataSet,
-    curve: Curve,
-    rows: dict[str, Any],
-) -> list[Picture]:
-    assert isinstance(sieved, SparseModel)
-    test = data.test
-    bins = {}
-    for label, model in (("dense", plain), ("sparse", sieved)):
-        prediction = predict(model, test.x)
-        assert isinstance(prediction, ClassPrediction)
-        bins[label] = reliability_bins(prediction.probs, test.y)
-    layers = {
-        row.name.removesuffix(".weight"): (row.kept, row.total)
-        for row in kept_per_layer(sieved)
-        if row.name.endswith(".weight")
-    }
-    figures.sieve_overview(
-        folder.place("figures/overview.png"),
-        curve=[point[:2] for point in curve_points(curve)],
-        chosen=0,
-        dense_error=rows["dense"]["error"],
-        layers=layers,
-        reliability=bins,
-    )
-    layout = sieved.layout
-    first = sieved.posterior.mean[layout.slices[layout.names[0]]].view(layout.shapes[0])
-    figures.first_layer_map(
-        first.cpu().numpy(), data.input_shape, folder.place("figures/pixels.png")
-    )
-    return [
-        ("figures/overview.png", "What is kept, and what it costs."),
-        ("figures/pixels.png", "The pixels the sparse network still looks at."),
-    ]

@@ -3,21 +3,20 @@
 Each picture is drawn only where it means something.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bayesieve.assess.familiarity import FILE, Familiarity, unavailable
-from bayesieve.assess.metrics import confusion_matrix, reliability_bins
+from bayesieve.assess.metrics import reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
-from bayesieve.core.posterior import Model, SparseModel, has_spread, posterior_of
+from bayesieve.core.posterior import Model, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.quality import target_columns
 from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.run import Curve, curve_points
 from bayesieve.runs.text import quality_header, quality_row
-from bayesieve.sieve.prune import kept_per_layer
 from bayesieve.text import markdown_table
 
 _WORDS = {
@@ -55,7 +54,6 @@ def write_summary(
     curve: Curve,
     history: Sequence[Mapping[str, Any]] = (),
     figures: bool = True,
-    pictures: Sequence[Picture] = (),
     remarks: Sequence[str] = (),
     origin: str | None = None,
 ) -> None:
@@ -73,16 +71,13 @@ def write_summary(
         curve: error against zeros.
         history: one row of metrics per epoch.
         figures: whether to draw pictures.
-        pictures: drawn already, the curve among them.
         remarks: further paragraphs.
         origin: where the weights come from; the engine and length of `config` unless given.
     """
     folder.write("curve.json", {"score": score, "points": curve})
     if not unavailable(data.train.x):
         folder.write(FILE, Familiarity.of(data.train.x).to_bytes())
-    shown = list(pictures)
-    if figures:
-        shown += draw_run(folder, model, data, history, () if pictures else curve)
+    shown = draw_run(folder, model, data, history, curve) if figures else []
     table = markdown_table(
         quality_header(data.task), [quality_row(name, row) for name, row in rows.items()]
     )
@@ -143,60 +138,19 @@ def draw_run(
         ]
         figures.training_curves(rows, place("training", "How training went, per epoch."))
     if isinstance(prediction, ClassPrediction) and isinstance(at_mean, ClassPrediction):
-        _draw_classes(prediction, at_mean, data, place)
+        shown = {"weights": prediction}
+        if prediction is not at_mean:
+            shown = {"mean weights": at_mean, f"{prediction.n_draws} draws": prediction}
+        y = data.test.y
+        bins = {name: reliability_bins(one.probs.cpu(), y) for name, one in shown.items()}
+        text = "How often the network is right when it says it is this sure."
+        figures.reliability_diagram(bins, place("reliability", text))
     elif isinstance(prediction, RealPrediction):
         columns = target_columns(prediction, data)
         mean, std, target = (columns[name].numpy() for name in ("mean", "std", "target"))
         figures.regression_fit(mean, std, target, place("fit", "Predictions against targets."))
-    layout = model.layout
-    inclusion = posterior_of(model).inclusion
-    if inclusion is not None:
-        layers = {name: inclusion[layout.slices[name]].cpu().numpy() for name in layout.prunable}
-        text = "How many weights of each layer the data call for."
-        figures.inclusion_cdf(layers, place("inclusion", text))
-    if isinstance(model, SparseModel):
-        counts = [row for row in kept_per_layer(model) if row.name in layout.prunable]
-        names, kept, total = zip(*counts, strict=True)
-        figures.kept_per_layer(names, kept, total, place("layers", "Weights kept in each layer."))
     points = curve_points(curve)
     if len(points) > 1:
         path = place("sparsity", "What pruning further in one shot, without training, costs.")
         figures.error_vs_sparsity(points, path)
     return pictures
-
-
-def _draw_classes(
-    prediction: ClassPrediction,
-    at_mean: ClassPrediction,
-    data: DataSet,
-    place: Callable[[str, str], Path],
-) -> None:
-    """Reliability, confusion, doubt per class and the images of most and least doubt."""
-    from bayesieve.assess import figures
-
-    names, test = data.classes or (), data.test
-    shown = {"weights": prediction}
-    if prediction is not at_mean:
-        shown = {"mean weights": at_mean, f"{prediction.n_draws} draws": prediction}
-    bins = {name: reliability_bins(one.probs.cpu(), test.y) for name, one in shown.items()}
-    text = "How often the network is right when it says it is this sure."
-    figures.reliability_diagram(bins, place("reliability", text))
-    matrix = confusion_matrix(at_mean.probs.cpu(), test.y)
-    text = "True classes against predicted ones."
-    figures.confusion_matrix(matrix, names, place("confusion", text))
-    means = [
-        [float(values.cpu()[test.y == c].mean()) if bool((test.y == c).any()) else 0.0
-         for c in range(len(names))]
-        for values in (prediction.aleatoric, prediction.epistemic)
-    ]  # fmt: skip
-    text = "Doubt about each class, split into noise of the data and doubt about the weights."
-    figures.uncertainty_per_class(means[0], means[1], names, place("uncertainty", text))
-    if test.x.dim() == 4 and test.x.shape[1] in (1, 3) and len(test) > 1:
-        figures.certain_examples(
-            test.x.numpy(),
-            test.y.tolist(),
-            prediction.label.tolist(),
-            prediction.entropy.cpu().numpy(),
-            names,
-            place("examples", "The test images it is most and least sure about."),
-        )

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from bayesieve.assess import figures
-from bayesieve.assess.figures import quality, sparsity, style
+from bayesieve.assess.figures import quality, style
 from bayesieve.assess.metrics import ReliabilityBins
 
 BINS = ReliabilityBins((0.0, 0.3, 0.8), (0.0, 0.2, 0.7), (0, 4, 6), (0.0, 0.2, 0.5, 1.0))
@@ -24,9 +24,6 @@ RUN = [
 ]
 SHORT = [point[:2] for point in RUN]
 HISTORY = [{"epoch": 1, "loss": 2.0, "kl": 1e4, "val_error": 0.5}, {"epoch": 2, "zeros": 0.4}]
-RNG = np.random.default_rng(0)
-IMAGES = RNG.random((30, 6, 6))
-LABELS = [i % 2 for i in range(30)]
 
 Draw = Callable[[Path], Path]
 
@@ -39,31 +36,9 @@ DRAWINGS: dict[str, Draw] = {
     "curve": lambda p: figures.error_vs_sparsity(SHORT, p),
     "curves": lambda p: figures.error_vs_sparsity(RUN, p),
     "flat curve": lambda p: figures.error_vs_sparsity([(0.0, 0.0), (0.5, 0.0)], p),
-    "layers": lambda p: figures.kept_per_layer(["a", "b"], [0, 7], [10, 10_000_000], p),
-    "inclusion": lambda p: figures.inclusion_cdf({"a": RNG.random((3, 4)), "b": [0.0, 1.0]}, p),
-    "inclusion deep": lambda p: figures.inclusion_cdf({f"l{i}": [0.5] for i in range(12)}, p),
     "reliability": lambda p: figures.reliability_diagram({"a": EVEN, "b": EVEN}, p),
     "reliability mass": lambda p: figures.reliability_diagram({"a": BINS}, p),
-    "confusion": lambda p: figures.confusion_matrix([[9, 1], [0, 0]], ["0", "1"], p),
-    "confusion names": lambda p: figures.confusion_matrix(np.eye(3), ["shirt", "coat", "bag"], p),
-    "classes": lambda p: figures.uncertainty_per_class([0.1, 0.3], [0.2, 0.1], ["a", "b"], p),
-    "examples": lambda p: figures.certain_examples(
-        IMAGES, LABELS, LABELS[::-1], RNG.random(30), ["a", "b"], p
-    ),
-    "examples few": lambda p: figures.certain_examples(
-        RNG.random((3, 3, 5, 5)), LABELS[:3], LABELS[:3], [0.1, 0.2, 0.3], ["a", "b"], p
-    ),
     "fit": lambda p: figures.regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 9.0], p),
-    "pixels": lambda p: figures.first_layer_map(np.eye(4, 12), (3, 2, 2), p),
-    "pixels all cut": lambda p: figures.first_layer_map(np.zeros((2, 4)), (2, 2), p),
-    "overview": lambda p: figures.sieve_overview(
-        p,
-        curve=SHORT,
-        chosen=1,
-        dense_error=0.01,
-        layers={"a": (1, 4), "b": (3, 4)},
-        reliability={"dense": EVEN, "sieved": BINS},
-    ),
 }
 
 
@@ -112,33 +87,9 @@ def drawn(monkeypatch) -> list[Figure]:
     return saved
 
 
-def test_curve_marks_the_chosen_point_and_drops_the_empty_network(drawn: list[Figure]) -> None:
-    figures.sieve_overview(
-        "overview.png",
-        curve=SHORT,
-        chosen=2,
-        dense_error=0.01,
-        layers={"a": (1, 2)},
-        reliability={"a": EVEN},
-    )
-    axes = drawn[0].axes[0]
-    line, ring = axes.lines[0], axes.lines[-2]
-    assert np.allclose(ring.get_xydata(), [[0.01, 0.04]])
-    assert np.allclose(line.get_xdata(), [1.0, 0.1, 0.01, 0.001])
-    assert [text.get_text() for text in axes.texts] == ["dense, 1.00%", "keep 1.0%\n4.00% error"]
-
-
-def test_layers_show_counts_and_shares() -> None:
-    axes = style.new_figure(4, 3).add_subplot()
-    sparsity._draw_layers(axes, ["a", "b"], [5, 0], [1000, 40])
-    assert [text.get_text() for text in axes.texts] == ["0.50%  (5 of 1,000)", "0%  (0 of 40)"]
-    assert axes.get_title(loc="left") == "Kept per layer: 0.48% of 1,040 weights kept"
-
-
-def test_no_share_axis_goes_beyond_all() -> None:
-    axes = style.new_figure(4, 3).add_subplot()
-    sparsity._draw_layers(axes, ["a", "b"], [40, 10], [40, 40])
-    assert axes.get_xlim() == (0, 1)
+def test_the_curve_drops_the_empty_network(drawn: list[Figure]) -> None:
+    figures.error_vs_sparsity(SHORT, "curve.png")
+    assert np.allclose(drawn[0].axes[0].lines[0].get_xdata(), [1.0, 0.1, 0.01, 0.001])
 
 
 def test_bars_of_a_fit_are_the_interval_of_its_colours(drawn: list[Figure]) -> None:
@@ -215,16 +166,6 @@ WRONG: dict[str, tuple[Draw, str]] = {
     "no point": (lambda p: figures.error_vs_sparsity([], p), "no point that keeps a weight"),
     "zeros": (lambda p: figures.error_vs_sparsity([(90, 0.1)], p), "zeros between 0 and 1"),
     "empty": (lambda p: figures.error_vs_sparsity([(1, 0.9)], p), "keeps a weight"),
-    "chosen": (
-        lambda p: figures.sieve_overview(
-            p, curve=SHORT, chosen=9, dense_error=0.1, layers={"a": (1, 2)}, reliability={"a": EVEN}
-        ),
-        "got 9 of 5 points",
-    ),
-    "lengths": (lambda p: figures.kept_per_layer(["a"], [1, 2], [3], p), "got 1, 2, 1"),
-    "kept": (lambda p: figures.kept_per_layer(["a"], [4], [3], p), "between 0 and total"),
-    "inclusion": (lambda p: figures.inclusion_cdf({"fc": [0.5, 1.5]}, p), "layer 'fc' must hold"),
-    "no layer": (lambda p: figures.inclusion_cdf({}, p), "at least one layer"),
     "no bins": (lambda p: figures.reliability_diagram({}, p), "at least one run"),
     "empty bins": (
         lambda p: figures.reliability_diagram(
@@ -232,24 +173,7 @@ WRONG: dict[str, tuple[Draw, str]] = {
         ),
         "bins of 'a' are empty",
     ),
-    "matrix": (lambda p: figures.confusion_matrix(np.eye(3), ["a"], p), r"shape \(1, 1\)"),
-    "classes": (lambda p: figures.uncertainty_per_class([0.1], [0.1], [], p), "got 1, 1, 0"),
-    "images": (
-        lambda p: figures.certain_examples(np.zeros((2, 2, 4, 4)), [0, 0], [0, 0], [1, 2], "a", p),
-        "1 or 3 channels",
-    ),
-    "few images": (
-        lambda p: figures.certain_examples(IMAGES, [0], [0], [1.0], "a", p),
-        "one length >= 2",
-    ),
     "fit": (lambda p: figures.regression_fit([1.0], [1.0], [1.0, 2.0], p), "one shape"),
-    "pixels": (lambda p: figures.first_layer_map(np.eye(4), (3, 3), p), "image_shape must hold"),
-    "overview": (
-        lambda p: figures.sieve_overview(
-            p, curve=SHORT, chosen=0, dense_error=0.1, layers={}, reliability={"a": EVEN}
-        ),
-        "must not be empty",
-    ),
 }
 
 

@@ -222,18 +222,3 @@ def test_wrong_kinds_raise() -> None:
         ece(GOOD, labels, binning="equal-mas")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="n_bins must be > 0"):
         ece(GOOD, labels, n_bins=0)
-
-
-def test_bins_with_few_examples_are_taken_together():
-    bins = ReliabilityBins(
-        (0.2, 0.4, 0.55, 0.6, 0.8, 0.95),
-        (1.0, 0.5, 0.0, 0.0, 0.75, 0.9),
-        (1, 4, 0, 2, 8, 300),
-        (0.0, 0.3, 0.5, 0.58, 0.7, 0.9, 1.0),
-    )
-    few, many = bins.groups()
-    assert (few.n, many.n) == (15, 300)
-    assert few.confidence == pytest.approx((0.2 + 4 * 0.4 + 2 * 0.6 + 8 * 0.8) / 15)
-    assert few.accuracy == pytest.approx((1 + 2 + 6) / 15)
-    assert few.low < few.accuracy < few.high
-    assert many.high - many.low < few.high - few.low

@@ -1,18 +1,18 @@
-"""Figures of quality: calibration, confusion, uncertainty."""
+"""Figures of quality: calibration, fit of a regression, and error against the weights kept."""
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from bayesieve.assess.figures import style
 from bayesieve.assess.metrics import ReliabilityBins
-
-_SHARES = (0.0, 0.01, 0.1, 0.5, 1.0)  # ticks of the colour bar of a confusion matrix
+from bayesieve.assess.paired import groups_of
 
 
 def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -> Path:
@@ -55,7 +55,7 @@ def reliability_diagram(runs: Mapping[str, ReliabilityBins], path: str | Path) -
 def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     """Draw the reliability curves on `axes`, the area of each marker growing with its bin.
 
-    Neighbouring bins are taken together, see `ReliabilityBins.groups`. A bar spans the accuracies
+    Neighbouring bins are taken together, see `groups_of`. A bar spans the accuracies
     that so many examples leave plausible, Wilson's interval of 90%. The axes begin at the fifth
     below all of it.
 
@@ -72,7 +72,7 @@ def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     for (label, bins), (color, marker) in zip(runs.items(), styles, strict=False):
         if sum(bins.count) == 0:
             raise ValueError(f"reliability_diagram: the bins of '{label}' are empty.")
-        x, y, count, low, high = np.array(bins.groups()).T
+        x, y, count, low, high = np.array(groups_of(bins)).T
         area = 14 + 70 * np.sqrt(count / count.sum())
         text = f"{label} (ECE {style.percent(bins.ece)})"
         # lines, since the legend avoids lines but not markers
@@ -91,84 +91,109 @@ def draw_reliability(axes: Axes, runs: Mapping[str, ReliabilityBins]) -> None:
     style.legend(axes)
 
 
-def confusion_matrix(matrix: ArrayLike, class_names: Sequence[str], path: str | Path) -> Path:
-    """Draw the confusion matrix, counts in the cells, colour by share of the true class.
+def error_vs_sparsity(points: Sequence[Sequence[float]], path: str | Path) -> Path:
+    """Draw error, and likelihood where it is known, against the share of weights kept.
 
     Args:
-        matrix: counts, rows true and columns predicted, shape (C, C).
-        class_names: C names.
+        points: (zeros, error) or (zeros, error, nll), fractions and nats per example; points that
+            keep no weight cannot stand on the axis and are left out.
         path: PNG file to write.
 
     Example:
-        >>> confusion_matrix([[9, 1], [2, 8]], ["cat", "dog"], "confusion.png").name
-        'confusion.png'
+        >>> error_vs_sparsity([(0.0, 0.012), (0.9, 0.012), (0.99, 0.03)], "curve.png").name
+        'curve.png'
     """
-    counts = np.asarray(matrix, dtype=float)
-    n = len(class_names)
-    if counts.shape != (n, n) or n < 1:
-        raise ValueError(
-            f"confusion_matrix: matrix must have shape ({n}, {n}) for {n} class names, "
-            f"got {counts.shape}."
-        )
-    size = 2.2 + 0.46 * n
-    figure = style.new_figure(size + 0.5, size)
-    axes = figure.subplots()
-    share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    # the square root lets a confusion of 1% be seen beside a diagonal of 98%
-    image = axes.imshow(np.sqrt(share), cmap=style.HEAT, vmin=0, vmax=1)
-    for row, column in np.ndindex(counts.shape):
-        if counts[row, column] and len(counts) <= 25:
-            color = "white" if share[row, column] > 0.36 else style.INK
-            text = f"{counts[row, column]:.0f}"
-            axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color)
-    wrong = 1 - counts.trace() / max(counts.sum(), 1)
-    title = f"Confusion: {100 * wrong:.2f}% of {counts.sum():,.0f} wrong"
-    style.dress(axes, title=title, xlabel="predicted class", ylabel="true class", grid="none")
-    upright = max(map(len, class_names)) <= 3
-    axes.set_xticks(range(n), labels=list(class_names))
-    if not upright:
-        for tick in axes.get_xticklabels():
-            tick.set(rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(n), labels=list(class_names))
-    axes.tick_params(length=0)
-    axes.spines[["left", "bottom"]].set_visible(False)
-    bar = style.color_bar(axes, image, "share of the true class")
-    bar.set_ticks(
-        [share**0.5 for share in _SHARES], labels=[style.percent(share, 1) for share in _SHARES]
-    )
+    _check_points("error_vs_sparsity", points)
+    with_nll = all(len(point) > 2 for point in points)
+    figure = style.new_figure(9.6 if with_nll else 6.4, 4.0)
+    panels = figure.subplots(1, 2 if with_nll else 1, squeeze=False)[0]
+    _draw_curve(panels[0], points)
+    if with_nll:
+        _draw_curve(panels[1], [(zeros, nll) for zeros, _, nll in points], likelihood=True)
     return style.save(figure, path)
 
 
-def uncertainty_per_class(
-    aleatoric: Sequence[float],
-    epistemic: Sequence[float],
-    class_names: Sequence[str],
-    path: str | Path,
-) -> Path:
-    """Draw the mean uncertainty of each class as a bar of two parts, most uncertain on top.
+def regression_fit(mean: ArrayLike, std: ArrayLike, targets: ArrayLike, path: str | Path) -> Path:
+    """Draw predictions against targets with bars of the central 90 % of each normal prediction.
 
     Args:
-        aleatoric: mean expected entropy of each class, nats, C numbers.
-        epistemic: mean mutual information of each class, nats, C numbers.
-        class_names: C names.
+        mean: predictive mean, shape (N,).
+        std: predictive standard deviation, shape (N,).
+        targets: shape (N,).
         path: PNG file to write.
 
     Example:
-        >>> uncertainty_per_class([0.1, 0.3], [0.01, 0.1], ["cat", "dog"], "classes.png").name
-        'classes.png'
+        >>> regression_fit([1.0, 2.0], [0.1, 0.1], [1.1, 1.9], "fit.png").name
+        'fit.png'
     """
-    columns = {"aleatoric": aleatoric, "epistemic": epistemic, "class_names": class_names}
-    style.check_same_length("uncertainty_per_class", **columns)
-    noise, doubt = np.asarray(aleatoric, dtype=float), np.asarray(epistemic, dtype=float)
-    order = np.argsort(-(noise + doubt), kind="stable")
-    noise, doubt = noise[order], doubt[order]
-    rows = np.arange(len(order))
-    figure = style.new_figure(6.4, 1.5 + 0.3 * len(order))
+    y, bar, x = (np.asarray(a, dtype=float) for a in (mean, std, targets))
+    if not (y.shape == bar.shape == x.shape and y.ndim == 1 and y.size):
+        raise ValueError("regression_fit: mean, std and targets must all have one shape (N,).")
+    figure = style.new_figure(5.2, 4.8)
     axes = figure.subplots()
-    axes.barh(rows, noise, 0.66, color=style.BLUE, label="aleatoric (the data)")
-    axes.barh(rows, doubt, 0.66, noise, color=style.ORANGE, label="epistemic (the model)")
-    title = "Uncertainty per true class"
-    style.dress(axes, title=title, xlabel="mean entropy (nats)", ylabel="", grid="x")
-    style.name_rows(axes, [class_names[i] for i in order])
-    style.legend(axes, "lower right")
+    _draw_fit(axes, x, y, bar)
+    title = f"Fit: RMSE {np.sqrt(np.mean((x - y) ** 2)):.3g}"
+    style.dress(axes, title=title, xlabel="target", ylabel="prediction and its 90% interval")
+    style.legend(axes, "upper left")
     return style.save(figure, path)
+
+
+def _draw_curve(
+    axes: Axes,
+    points: Sequence[Sequence[float]],
+    *,
+    likelihood: bool = False,
+) -> None:
+    """Draw points (zeros, error), or (zeros, nll) for the likelihood, on `axes`."""
+    table = np.array([(1 - point[0], point[1]) for point in points if point[0] < 1], dtype=float)
+    kept, value = table[np.argsort(-table[:, 0], kind="stable")].T
+    axes.plot(kept, value, color=style.BLUE, lw=2, marker="o", ms=4)
+    least = float(kept[-1]) / 1.3
+    axes.set_xscale("log")
+    axes.set_xlim(1.15, least)  # all weights on the left, sparser to the right
+    style.log_ticks(axes.xaxis, least, 1.0)
+    style.percent_ticks(axes.xaxis)
+    low, high = float(value.min()), float(value.max())
+    if low > 0 and high / low > 6:
+        axes.set_yscale("log")
+        low, high = low / 1.7, high * 1.3
+        style.log_ticks(axes.yaxis, low, high)
+    else:
+        low, high = low - 0.3 * (high - low) - 1e-4, high + 0.35 * (high - low) + 1e-4
+    axes.set_ylim(low, high)
+    (style.plain_ticks if likelihood else style.percent_ticks)(axes.yaxis)
+    what = "Likelihood" if likelihood else "Error"
+    ylabel = "negative log-likelihood (nats)" if likelihood else "error"
+    style.dress(axes, title=f"{what} against weights kept", xlabel="weights kept", ylabel=ylabel)
+
+
+def _check_points(who: str, points: Sequence[Sequence[float]]) -> None:
+    """Raise unless points are (zeros, error[, nll]) and at least one can be drawn."""
+    for point in points:
+        if len(point) not in (2, 3) or not 0 <= point[0] <= 1:
+            raise ValueError(
+                f"{who}: points must be (zeros, error[, nll]) with zeros between 0 and 1, got "
+                f"{tuple(point)}."
+            )
+    if not any(point[0] < 1 for point in points):
+        raise ValueError(f"{who}: there is no point that keeps a weight.")
+
+
+def _draw_fit(
+    axes: Axes, x: NDArray[np.float64], y: NDArray[np.float64], bar: NDArray[np.float64]
+) -> None:
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    pad = 0.05 * (high - low) + 1e-12
+    ends = (low - pad, high + pad)
+    axes.plot(ends, ends, color=style.MUTED, lw=1, ls=(0, (4, 3)), zorder=1)
+    half = NormalDist().inv_cdf(0.95) * bar
+    inside = np.abs(x - y) <= half
+    alpha = float(np.clip(30 / np.sqrt(y.size), 0.25, 0.9))
+    kinds = ((inside, style.BLUE, "o", "inside"), (~inside, style.VERMILION, "D", "outside"))
+    for members, color, marker, word in kinds:
+        label = f"{word} the 90% interval ({style.percent(members.mean())})"
+        axes.vlines(x[members], (y - half)[members], (y + half)[members], color, lw=1, alpha=0.4)
+        (dots,) = axes.plot(x[members], y[members], marker, ms=4, mew=0, color=color, label=label)
+        dots.set_alpha(alpha)
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)

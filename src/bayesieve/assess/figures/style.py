@@ -13,10 +13,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colorbar import Colorbar
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -35,7 +33,6 @@ INK = "#262626"
 MUTED = "#6B6B6B"
 RULE = "#C8C8C8"
 GRID = "#ECECEC"
-HEAT = "Blues"
 MARKERS = "os^DvP"  # one per colour of the palette, for readers in grey
 DASHES: tuple[Dash, ...] = (
     "-",
@@ -130,35 +127,6 @@ def legend(axes: Axes, loc: Corner = "best", *, outside: bool = False) -> None:
         facecolor="white",
     )
     box.set_in_layout(outside)
-
-
-def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Name the horizontal bars 0, 1, ..., the first on top.
-
-    Example:
-        >>> axes = new_figure(2, 2).add_subplot()
-        >>> name_rows(axes, ["fc1", "fc2"])
-        >>> [label.get_text() for label in axes.get_yticklabels()]
-        ['fc1', 'fc2']
-    """
-    axes.set_yticks(range(len(names)), labels=list(names))
-    axes.set_ylim(len(names) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-
-
-def color_bar(axes: Axes, image: AxesImage, label: str) -> Colorbar:
-    """Add the scale of an image's colours to the right of its axes.
-
-    Example:
-        >>> axes = new_figure(2, 2).add_subplot()
-        >>> color_bar(axes, axes.imshow([[0.0, 1.0]]), "weights").ax.get_ylabel()
-        'weights'
-    """
-    bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
-    bar.ax.tick_params(labelsize=TICK_SIZE, length=0)
-    bar.set_label(label, fontsize=NOTE_SIZE, color=INK)
-    bar.outline.set_visible(False)
-    return bar
 
 
 def series_colors(n: int) -> list[str]:
@@ -280,9 +248,9 @@ def check_same_length(who: str, **columns: Sequence[object]) -> None:
     """Raise unless the named sequences have one length, at least 1.
 
     Example:
-        >>> check_same_length("kept_per_layer", names=["a"], kept=[1, 2])
+        >>> check_same_length("importance_bars", names=["a"], kept=[1, 2])
         Traceback (most recent call last):
-        ValueError: kept_per_layer: names, kept must have one length >= 1, got 1, 2.
+        ValueError: importance_bars: names, kept must have one length >= 1, got 1, 2.
     """
     lengths = [len(column) for column in columns.values()]
     if len(set(lengths)) != 1 or lengths[0] < 1:
