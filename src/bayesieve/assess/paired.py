@@ -11,7 +11,7 @@ bootstrap over examples: a resample holds the same examples for both models.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import NamedTuple
@@ -21,7 +21,8 @@ from torch import Generator, Tensor
 
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import ReliabilityBins
-from bayesieve.assess.predict import ClassPrediction, RealPrediction
+from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction
+from bayesieve.data.examples import Examples
 
 KEPT = 0.8  # share of the examples, the most certain ones, that selective risk is about
 _BINS = 15
@@ -176,6 +177,14 @@ class RealLosses:
         ends = self.prediction.interval(level)
         low, high = (end.cpu().double().reshape(self.targets.shape) for end in ends)
         return ((low <= self.targets) & (self.targets <= high)).double().mean(1)
+
+
+def losses_of(prediction: Prediction, examples: Examples) -> ClassLosses | RealLosses:
+    """Losses of single examples."""
+    if isinstance(prediction, ClassPrediction):
+        return ClassLosses.of(prediction, examples.y)
+    assert isinstance(prediction, RealPrediction)
+    return RealLosses.of(prediction, examples.y, examples.target_std)
 
 
 # --------------------------------------------------------------------------------------- measures
@@ -397,6 +406,47 @@ def root_check(name: str, squares: Sequence[Tensor], tolerance: float, level: fl
     halves = [one / (2 * root) for one, root in zip(squares, (was, now), strict=True)]
     return replace(mean_check(name, halves, tolerance, level), dense=was, sieved=now,
                    worse_by=now - was)  # fmt: skip
+
+
+def compared(
+    first: ClassLosses | RealLosses,
+    second: ClassLosses | RealLosses,
+    limits: Mapping[str, float],
+    bootstrap: Bootstrap,
+) -> dict[str, Check]:
+    """By how much the second of two predictions of the same kind is worse, by name of the number.
+
+    Args:
+        first: losses of the one.
+        second: of the other.
+        limits: tolerance of each number.
+        bootstrap: level of all intervals, and how examples are resampled where needed.
+    """
+    pair, n = (first, second), len(first.nll)
+    checks = {"nll": mean_check("nll", [one.nll for one in pair], limits["nll"], bootstrap.level)}
+    if isinstance(first, ClassLosses) and isinstance(second, ClassLosses):
+        was, now = (float((~one.right).double().mean()) for one in (first, second))
+        ends, ece = error_interval(first, second, bootstrap.level), (first.ece, second.ece)
+        error = Check("error", was, now, now - was, ends, limits["error"])
+        return {"error": error, **checks, "ece": resampled("ece", ece, n, limits["ece"], bootstrap)}
+    assert isinstance(first, RealLosses)
+    assert isinstance(second, RealLosses)
+    squares = mean_of(first.square), mean_of(second.square)
+    gaps = distance_to(0.9, first.inside(0.9)), distance_to(0.9, second.inside(0.9))
+    rmse = resampled("rmse", squares, n, limits["rmse"], bootstrap, relative=True)
+    coverage = resampled("coverage_90", gaps, n, limits["coverage_90"], bootstrap, share_of=n)
+    return {"rmse": rmse, **checks, "coverage_90": coverage}
+
+
+def error_interval(
+    first: ClassLosses | RealLosses, second: ClassLosses | RealLosses, level: float
+) -> Interval:
+    """The interval of how much larger the second's error, or mean squared error, is."""
+    if isinstance(first, ClassLosses) and isinstance(second, ClassLosses):
+        return paired_interval((first.right, second.right), z_of(level))
+    assert isinstance(first, RealLosses)
+    assert isinstance(second, RealLosses)
+    return mean_check("squares", (first.square, second.square), 0.0, level).interval
 
 
 def z_of(level: float) -> float:

@@ -15,14 +15,13 @@ from bayesieve.assess.metrics import (
     reliability_bins,
     risk_coverage,
 )
-from bayesieve.assess.paired import ClassLosses, groups_of, plausible, z_of
+from bayesieve.assess.paired import ClassLosses, groups_of, losses_of, plausible, z_of
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import draws_of, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Limits, Source
-from bayesieve.report.verdicts import losses_of
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)
@@ -156,7 +155,7 @@ def losses(evaluation: Evaluation, data: DataSet) -> Json:
         error: of a classification, 1 for a mistake; of a regression the squared error in the unit
             of the target. nll: of each example. Both packed, of at most 5,000 examples.
     """
-    rows, y = losses_of(evaluation, data), data.test.y.cpu()
+    rows, y = losses_of(evaluation.prediction, data.test), data.test.y.cpu()
     error = (~rows.right).double() if isinstance(rows, ClassLosses) else rows.square
     some = spread_out(len(error), _MOST_LOSSES)
     digest = hashlib.sha256(y.double().contiguous().numpy().tobytes()).hexdigest()[:16]

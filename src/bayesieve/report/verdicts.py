@@ -20,14 +20,13 @@ from bayesieve.assess.paired import (
     Bootstrap,
     Check,
     ClassLosses,
-    RealLosses,
     auroc_interval,
-    distance_to,
+    compared,
+    error_interval,
     exact_interval,
+    losses_of,
     mean_check,
-    mean_of,
     paired_interval,
-    resampled,
     root_check,
     strangers_check,
     z_of,
@@ -97,59 +96,15 @@ def compare(
     first: Evaluation, second: Evaluation, data: DataSet, seed: int = 0
 ) -> dict[str, Check]:
     """By how much the second prediction is worse than the first, by the name of the number."""
-    was, now = (losses_of(one, data) for one in (first, second))
-    if isinstance(was, ClassLosses) and isinstance(now, ClassLosses):
-        return _compared_classes((was, now), seed)
-    assert isinstance(was, RealLosses)
-    assert isinstance(now, RealLosses)
-    return _compared_numbers((was, now), seed)
-
-
-def losses_of(evaluation: Evaluation, data: DataSet) -> ClassLosses | RealLosses:
-    """Losses of single test examples."""
-    if isinstance(prediction := evaluation.prediction, ClassPrediction):
-        return ClassLosses.of(prediction, data.test.y)
-    return RealLosses.of(prediction, data.test.y, data.test.target_std)
-
-
-def _bootstrap(n: int, seed: int) -> Bootstrap:
-    return Bootstrap(LEVEL, max(200, min(1000, _RESAMPLED // n)), seed)
-
-
-def _compared_classes(pair: tuple[ClassLosses, ClassLosses], seed: int) -> dict[str, Check]:
-    right, n, limit = [one.right for one in pair], len(pair[0].right), _TOLERANCES
-    was, now = (float((~r).double().mean()) for r in right)
-    interval = paired_interval(right, z_of(LEVEL))
-    ece = [one.ece for one in pair]
-    return {
-        "error": Check("error", was, now, now - was, interval, limit["error"]),
-        "nll": mean_check("nll", [one.nll for one in pair], limit["nll"], LEVEL),
-        "ece": resampled("ece", ece, n, limit["ece"], _bootstrap(n, seed)),
-    }
-
-
-def _compared_numbers(pair: tuple[RealLosses, RealLosses], seed: int) -> dict[str, Check]:
-    n, limit = len(pair[0].targets), _TOLERANCES
-    squares = [mean_of(one.square) for one in pair]
-    gaps = [distance_to(0.9, one.inside(0.9)) for one in pair]
-    bootstrap = _bootstrap(n, seed)
-    return {
-        "rmse": resampled("rmse", squares, n, limit["rmse"], bootstrap, relative=True),
-        "nll": mean_check("nll", [one.nll for one in pair], limit["nll"], LEVEL),
-        "coverage_90": resampled(
-            "coverage_90", gaps, n, limit["coverage_90"], bootstrap, share_of=n
-        ),
-    }
+    was, now = (losses_of(one.prediction, data.test) for one in (first, second))
+    bootstrap = Bootstrap(LEVEL, max(200, min(1000, _RESAMPLED // len(was.nll))), seed)
+    return compared(was, now, _TOLERANCES, bootstrap)
 
 
 def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
     """Whether the error is not above that of a reference beyond chance."""
-    a, b = (losses_of(one, data) for one in (reference, now))
-    if isinstance(a, ClassLosses) and isinstance(b, ClassLosses):
-        return paired_interval([a.right, b.right], z_of(LEVEL))[0] <= 0
-    assert isinstance(a, RealLosses)
-    assert isinstance(b, RealLosses)
-    return mean_check("squares", [a.square, b.square], 0.0, LEVEL).interval[0] <= 0
+    pair = [losses_of(one.prediction, data.test) for one in (reference, now)]
+    return error_interval(pair[0], pair[1], LEVEL)[0] <= 0
 
 
 def ranked(runs: Sequence[Json]) -> dict[str, Json]:
@@ -282,7 +237,7 @@ def _against(check: Check | None, row: Mapping[str, str], name: str, n: int) -> 
 
 def _honest(evaluation: Evaluation, data: DataSet) -> Json:
     """Whether it is right as often as it says."""
-    losses = losses_of(evaluation, data)
+    losses = losses_of(evaluation.prediction, data.test)
     if isinstance(losses, ClassLosses):
         sure, right = losses.sure, losses.right.double()
         n, gap = len(right), float((sure - right).mean())
