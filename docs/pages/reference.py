@@ -58,7 +58,7 @@ def public_names(pages: list[Path]) -> dict[str, list[str]]:
 
     Example:
         >>> public_names([])["engines"][:2]
-        ['bayesieve.Chain', 'bayesieve.laplace']
+        ['bayesieve.AUTO', 'bayesieve.Chain']
     """
     top = {f"bayesieve.{home}.{name}": f"bayesieve.{name}" for name, home in bs._HOME.items()}
     paths = [*top, *_ALSO]
@@ -72,11 +72,11 @@ def public_names(pages: list[Path]) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {room: [] for room in ROOMS}
     seen = set()
     for path in paths:
-        thing, room = _find(path), path.split(".")[1]
+        thing, room = _find(path), path.split(".")[1].replace("checks", "engines")  # AUTO
         if thing is None or id(thing) in seen or room not in ROOMS or room == "runs":
             continue
         seen.add(id(thing))
-        if path.endswith(f".{thing.__name__}"):
+        if thing is bs.AUTO or path.endswith(f".{thing.__name__}"):
             names[room].append(top.get(path, path))
         else:  # `gpt` is a second name of `GPT`
             names[room].append(f"{thing.__module__}.{thing.__name__}")
@@ -160,11 +160,12 @@ def _home_of(path: str) -> str:
 
 
 def _find(path: str) -> Any:
-    """The class or function of ours that a dotted name means; None for anything else."""
+    """Find the class, function or `AUTO` of ours by its dotted name; None for anything else."""
     home, _, name = path.rpartition(".")
     try:
         thing = getattr(importlib.import_module(home), name)
     except (ImportError, AttributeError):
         return None
     ours = getattr(thing, "__module__", "").startswith("bayesieve")
-    return thing if ours and (inspect.isclass(thing) or inspect.isfunction(thing)) else None
+    kinds = inspect.isclass(thing) or inspect.isfunction(thing) or thing is bs.AUTO
+    return thing if ours and kinds else None

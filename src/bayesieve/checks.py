@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 class _Auto(Enum):
-    """The class of `AUTO`."""
+    """A setting that nobody chose: `fit` replaces `AUTO` with the recommended value."""
 
     AUTO = "AUTO"
 
@@ -24,10 +24,12 @@ class _Auto(Enum):
         return False
 
 
-# The only value of a setting that means "not chosen". `fit` replaces it with the recommended value
-# (`engines.recipes.complete`), a loop written by hand takes the plain one (`chosen`). A switch that
-# is AUTO is off.
 AUTO: Any = _Auto.AUTO
+"""The only value of a setting that means "not chosen".
+
+`fit` replaces it with the recommended value (`engines.recipes.complete`); a loop written by hand
+takes the plain one (`chosen`). A switch that is AUTO is off.
+"""
 
 
 def chosen(value: _T, plain: _T) -> _T:
