@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from bayesieve.data.registry import REGISTRY
 from bayesieve.errors import DataError
 
 
-def test_every_download_has_an_address_and_a_check() -> None:
+def test_every_download_has_an_address_and_a_check():
     for info in REGISTRY.values():
         assert info.description
         assert info.source
@@ -22,7 +21,7 @@ def test_every_download_has_an_address_and_a_check() -> None:
             assert file.checksum or file.uci_shape or info.name == "uci/year"
 
 
-def test_list_and_info(tmp_path: Path) -> None:
+def test_list_and_info(tmp_path):
     by_name = {info.name: info for info in list_data(tmp_path)}
     assert by_name["digits"].found
     assert not by_name["mnist"].found
@@ -32,18 +31,18 @@ def test_list_and_info(tmp_path: Path) -> None:
         data_info("mnits")
 
 
-def test_root_default_and_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_root_default_and_variable(monkeypatch, tmp_path):
     monkeypatch.setenv("BAYESIEVE_DATA", str(tmp_path))
     assert data_root() == tmp_path
     monkeypatch.setenv("BAYESIEVE_DATA", "")
     assert data_root().name == "bayesieve"
 
 
-def _serve(monkeypatch: pytest.MonkeyPatch, name: str, files: tuple[RemoteFile, ...]) -> None:
+def _serve(monkeypatch, name, files):
     monkeypatch.setitem(REGISTRY, name, replace(REGISTRY[name], files=files))
 
 
-def _mnist_files(source: Path) -> tuple[RemoteFile, ...]:
+def _mnist_files(source):
     source.mkdir()
     contents = {
         "train-images-idx3-ubyte.gz": bytes([0, 0, 8, 3, *[0, 0, 0, 2] * 3]) + bytes(range(8)),
@@ -60,7 +59,7 @@ def _mnist_files(source: Path) -> tuple[RemoteFile, ...]:
     return tuple(files)
 
 
-def test_fetch_then_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_then_load(tmp_path, monkeypatch):
     _serve(monkeypatch, "mnist", _mnist_files(tmp_path / "source"))
     seen: list[tuple[str, int, int | None]] = []
     root = tmp_path / "root"
@@ -75,9 +74,7 @@ def test_fetch_then_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not seen
 
 
-def test_fetch_refuses_wrong_content_and_keeps_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_refuses_wrong_content_and_keeps_nothing(tmp_path, monkeypatch):
     files = _mnist_files(tmp_path / "source")
     _serve(monkeypatch, "mnist", (replace(files[0], checksum="sha256:00"), *files[1:]))
     with pytest.raises(DataError, match="must have checksum sha256:00, got"):
@@ -88,7 +85,7 @@ def test_fetch_refuses_wrong_content_and_keeps_nothing(
         fetch_data("mnist", root=tmp_path / "root")
 
 
-def test_fetch_unreachable_and_unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_unreachable_and_unwritable(tmp_path, monkeypatch):
     url = (tmp_path / "nothing.tar.gz").as_uri()
     _serve(monkeypatch, "cifar10", (RemoteFile("cifar10/x.tar.gz", url, "md5:00"),))
     with pytest.raises(DataError, match=r"must be reachable.*by hand"):
@@ -99,11 +96,11 @@ def test_fetch_unreachable_and_unwritable(tmp_path: Path, monkeypatch: pytest.Mo
         fetch_data("cifar10", root=blocked)
 
 
-def test_fetch_digits_needs_nothing(tmp_path: Path) -> None:
+def test_fetch_digits_needs_nothing(tmp_path):
     assert fetch_data("digits", root=tmp_path) == tmp_path
 
 
-def test_fetch_builds_uci_from_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_builds_uci_from_text(tmp_path, monkeypatch):
     source = tmp_path / "source"
     source.mkdir()
     rows = np.random.default_rng(0).normal(size=(10, 4))
@@ -130,11 +127,11 @@ def test_fetch_builds_uci_from_text(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("spec", ["mnsit", "csv:", "", "zip:x"])
-def test_unknown_spec(spec: str) -> None:
+def test_unknown_spec(spec):
     with pytest.raises(ValueError, match="load_data: spec must be one of digits, mnist"):
         load_data(spec)
 
 
-def test_options_that_do_not_apply_are_refused() -> None:
+def test_options_that_do_not_apply_are_refused():
     with pytest.raises(ValueError, match="target, image_size cannot be used with 'digits'"):
         load_data("digits", target="y", image_size=3)

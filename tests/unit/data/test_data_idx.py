@@ -2,7 +2,6 @@
 
 import gzip
 import struct
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,12 +12,12 @@ from bayesieve.data.image_sets import read_idx
 from bayesieve.errors import DataError
 
 
-def idx_bytes(array: np.ndarray) -> bytes:
+def idx_bytes(array: np.ndarray):
     header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
     return header + array.astype(np.uint8).tobytes()
 
 
-def write_set(folder: Path, *, packed: bool = True) -> np.ndarray:
+def write_set(folder, *, packed=True):
     folder.mkdir(parents=True)
     pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28))
     files = {
@@ -36,7 +35,7 @@ def write_set(folder: Path, *, packed: bool = True) -> np.ndarray:
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_loads_pixels_over_126(tmp_path: Path, name: str, packed: bool) -> None:
+def test_loads_pixels_over_126(tmp_path, name, packed):
     pixels = write_set(tmp_path / name, packed=packed)
     data = load_data(name, root=tmp_path)
     assert data.train.x.shape == (12, 1, 28, 28)
@@ -47,16 +46,14 @@ def test_loads_pixels_over_126(tmp_path: Path, name: str, packed: bool) -> None:
     assert again.equal(data.test.x)
 
 
-def test_missing_set_names_command_folder_and_variable(tmp_path: Path) -> None:
+def test_missing_set_names_command_folder_and_variable(tmp_path):
     with pytest.raises(DataError) as caught:
         load_data("mnist", root=tmp_path)
     for part in ("bayesieve data fetch mnist", str(tmp_path / "mnist"), "BAYESIEVE_DATA"):
         assert part in str(caught.value)
 
 
-def test_environment_variable_sets_the_root(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_variable_sets_the_root(tmp_path, monkeypatch):
     write_set(tmp_path / "mnist")
     monkeypatch.setenv("BAYESIEVE_DATA", str(tmp_path))
     assert load_data("mnist").name == "MNIST"
@@ -73,7 +70,7 @@ def test_environment_variable_sets_the_root(
         (b"\x00\x00\x08\x01\xff\xff\xff\xff" + bytes(9), r"more than its 17 bytes can hold"),
     ],
 )
-def test_damaged_plain_files(tmp_path: Path, content: bytes, message: str) -> None:
+def test_damaged_plain_files(tmp_path, content, message):
     path = tmp_path / "labels"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -81,14 +78,14 @@ def test_damaged_plain_files(tmp_path: Path, content: bytes, message: str) -> No
     assert str(path) in str(caught.value)
 
 
-def test_truncated_content_inside_intact_gzip(tmp_path: Path) -> None:
+def test_truncated_content_inside_intact_gzip(tmp_path):
     path = tmp_path / "labels.gz"
     path.write_bytes(gzip.compress(idx_bytes(np.arange(50))[:20]))
     with pytest.raises(DataError, match=r"must hold 58 bytes .* ends at byte offset 20"):
         read_idx(path, n_axes=1)
 
 
-def test_truncated_and_corrupt_gzip(tmp_path: Path) -> None:
+def test_truncated_and_corrupt_gzip(tmp_path):
     noise = np.random.default_rng(0).integers(0, 256, 5000)
     good = gzip.compress(idx_bytes(noise))
     path = tmp_path / "labels.gz"
@@ -100,14 +97,14 @@ def test_truncated_and_corrupt_gzip(tmp_path: Path) -> None:
         read_idx(path, n_axes=1)
 
 
-def test_gzip_that_promises_gigabytes_is_refused_before_allocation(tmp_path: Path) -> None:
+def test_gzip_that_promises_gigabytes_is_refused_before_allocation(tmp_path):
     path = tmp_path / "images.gz"
     path.write_bytes(gzip.compress(b"\x00\x00\x08\x03" + b"\x00\x0f\xff\xff" * 3 + bytes(100)))
     with pytest.raises(DataError, match=r"more than its .* bytes can hold"):
         read_idx(path, n_axes=3)
 
 
-def test_label_range_and_count(tmp_path: Path) -> None:
+def test_label_range_and_count(tmp_path):
     write_set(tmp_path / "mnist", packed=False)
     labels = tmp_path / "mnist" / "train-labels-idx1-ubyte"
     labels.write_bytes(idx_bytes(np.array([1, 2, 10] + [0] * 9)))
@@ -118,14 +115,14 @@ def test_label_range_and_count(tmp_path: Path) -> None:
         load_data("mnist", root=tmp_path)
 
 
-def test_image_sizes_must_agree(tmp_path: Path) -> None:
+def test_image_sizes_must_agree(tmp_path):
     write_set(tmp_path / "mnist", packed=False)
     (tmp_path / "mnist" / "t10k-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((4, 2, 2))))
     with pytest.raises(DataError, match=r"pixels like those of .* got \(2, 2\)"):
         load_data("mnist", root=tmp_path)
 
 
-def test_prepare_images_refuses_other_shapes(tmp_path: Path) -> None:
+def test_prepare_images_refuses_other_shapes(tmp_path):
     write_set(tmp_path / "mnist")
     recipe = load_data("mnist", root=tmp_path).preprocessing
     with pytest.raises(ValueError, match=r"must have shape \(N, 28, 28, 1\), got"):

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import tarfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,13 +25,13 @@ from bayesieve.training.launch import fit
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path_factory, monkeypatch):
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("BAYESIEVE_CACHE", str(folder))
     return folder
 
 
-def png(size: tuple[int, int], seed: int, mode: str = "RGB", kind: str = "PNG") -> bytes:
+def png(size, seed, mode="RGB", kind="PNG"):
     shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
     pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
     out = io.BytesIO()
@@ -40,7 +39,7 @@ def png(size: tuple[int, int], seed: int, mode: str = "RGB", kind: str = "PNG") 
     return out.getvalue()
 
 
-def write_tar(path: Path, files: dict[str, bytes]) -> None:
+def write_tar(path, files):
     mode = {".gz": "w:gz", ".xz": "w:xz"}.get(path.suffix, "w")
     with tarfile.open(path, mode) as archive:
         for name, content in files.items():
@@ -49,14 +48,14 @@ def write_tar(path: Path, files: dict[str, bytes]) -> None:
             archive.addfile(info, io.BytesIO(content))
 
 
-def write_folder(root: Path, files: dict[str, bytes]) -> None:
+def write_folder(root, files):
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
 
 
-def two_classes(kind: str = "png") -> dict[str, bytes]:
+def two_classes(kind="png"):
     names = [f"{part}/{label}" for part in ("train", "test") for label in ("cat", "ant")]
     save = "JPEG" if kind == "jpg" else "PNG"
     return {
@@ -66,7 +65,7 @@ def two_classes(kind: str = "png") -> dict[str, bytes]:
     }
 
 
-def cifar_files(name: str, n: int = 4) -> tuple[dict[str, bytes], dict[str, np.ndarray]]:
+def cifar_files(name, n=4):
     layout, rng = LAYOUTS[name], np.random.default_rng(0)
     files, pixels = {}, {}
     for file in (*layout.train, layout.test):
@@ -79,7 +78,7 @@ def cifar_files(name: str, n: int = 4) -> tuple[dict[str, bytes], dict[str, np.n
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 @pytest.mark.parametrize("form", ["folder", "flat", "archive"])
-def test_cifar_binary(tmp_path: Path, name: str, form: str) -> None:
+def test_cifar_binary(tmp_path, name, form):
     files, pixels = cifar_files(name)
     layout = LAYOUTS[name]
     if form == "archive":
@@ -99,7 +98,7 @@ def test_cifar_binary(tmp_path: Path, name: str, form: str) -> None:
     assert (data.name, data.n_outputs) == (layout.title, len(layout.classes))
 
 
-def test_cifar_class_names_come_from_the_file(tmp_path: Path) -> None:
+def test_cifar_class_names_come_from_the_file(tmp_path):
     files, _ = cifar_files("cifar100")
     names = [f"thing{k}" for k in range(100)]
     files["fine_label_names.txt"] = "\n".join(names).encode()
@@ -119,7 +118,7 @@ def test_cifar_class_names_come_from_the_file(tmp_path: Path) -> None:
         (lambda b: b[:3073], r"must be equally long, got \[1, 4\]"),
     ],
 )
-def test_cifar_damage(tmp_path: Path, damage, message: str) -> None:
+def test_cifar_damage(tmp_path, damage, message):
     files, _ = cifar_files("cifar10")
     files["data_batch_3.bin"] = damage(files["data_batch_3.bin"])
     write_folder(tmp_path / "cifar10", files)
@@ -127,7 +126,7 @@ def test_cifar_damage(tmp_path: Path, damage, message: str) -> None:
         load_data("cifar10", root=tmp_path)
 
 
-def test_cifar_missing_batch_and_missing_set(tmp_path: Path) -> None:
+def test_cifar_missing_batch_and_missing_set(tmp_path):
     files, _ = cifar_files("cifar10")
     del files["data_batch_2.bin"]
     write_folder(tmp_path / "cifar10", files)
@@ -140,7 +139,7 @@ def test_cifar_missing_batch_and_missing_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "form", ["folder", "pets.tar", "pets.tar.gz", "pets.tar.xz", "wrapped.tar"]
 )
-def test_image_folder_and_archives_agree(tmp_path: Path, form: str) -> None:
+def test_image_folder_and_archives_agree(tmp_path, form):
     files = two_classes()
     path = tmp_path / form
     if form == "folder":
@@ -159,7 +158,7 @@ def test_image_folder_and_archives_agree(tmp_path: Path, form: str) -> None:
     assert prepare_images(raw, recipe).equal(data.test.x[:1])
 
 
-def test_images_without_test_folder_are_split(tmp_path: Path) -> None:
+def test_images_without_test_folder_are_split(tmp_path):
     files = {f"{label}/{k}.png": png((4, 4), k) for label in "ab" for k in range(5)}
     write_folder(tmp_path, files)
     first, again, other = (load_data(f"images:{tmp_path}", seed=s) for s in (0, 0, 1))
@@ -168,7 +167,7 @@ def test_images_without_test_folder_are_split(tmp_path: Path) -> None:
     assert not first.test.x.equal(other.test.x)
 
 
-def test_images_grey_mixed_and_resized(tmp_path: Path) -> None:
+def test_images_grey_mixed_and_resized(tmp_path):
     grey = {f"train/a/{k}.png": png((4, 4), k, "L") for k in range(4)}
     write_folder(tmp_path / "grey", {**grey, "train/b/0.png": png((4, 4), 9, "L")})
     assert load_data(f"images:{tmp_path / 'grey'}").input_shape == (1, 4, 4)
@@ -197,13 +196,13 @@ def test_images_grey_mixed_and_resized(tmp_path: Path) -> None:
         ({"test/a/x.png": png((2, 2), 0)}, r"got only a test folder"),
     ],
 )
-def test_image_folder_errors(tmp_path: Path, files: dict[str, bytes], message: str) -> None:
+def test_image_folder_errors(tmp_path, files, message):
     write_folder(tmp_path, files)
     with pytest.raises(DataError, match=message):
         load_data(f"images:{tmp_path}")
 
 
-def test_all_files_that_cannot_be_used_are_listed_at_once_or_left_out(tmp_path: Path) -> None:
+def test_all_files_that_cannot_be_used_are_listed_at_once_or_left_out(tmp_path):
     good = {f"{label}/{k}.png": png((2, 2), k) for label in "ab" for k in range(3)}
     bad = {f"a/bad{k}.png": b"no image" for k in range(11)} | {"b/notes.txt": b"", "top.png": b""}
     write_folder(tmp_path, good | bad)
@@ -216,7 +215,7 @@ def test_all_files_that_cannot_be_used_are_listed_at_once_or_left_out(tmp_path: 
     assert len(data.train) + len(data.test) == 6
 
 
-def test_folders_inside_a_class_and_links_to_folders_are_read(tmp_path: Path) -> None:
+def test_folders_inside_a_class_and_links_to_folders_are_read(tmp_path):
     images = {f"{label}/deep/er/{k}.png": png((2, 2), k) for label in "ab" for k in range(3)}
     write_folder(tmp_path / "real", {f"train/{name}": content for name, content in images.items()})
     elsewhere = tmp_path / "elsewhere"
@@ -229,9 +228,7 @@ def test_folders_inside_a_class_and_links_to_folders_are_read(tmp_path: Path) ->
     assert len(data.train) + len(data.test) == 9
 
 
-def test_sixteen_bit_and_huge_images_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sixteen_bit_and_huge_images_are_refused(tmp_path, monkeypatch):
     out = io.BytesIO()
     Image.fromarray(np.zeros((2, 2), dtype=np.uint16)).save(out, "PNG")
     write_folder(tmp_path / "deep", {"a/x.png": out.getvalue()})
@@ -247,13 +244,13 @@ def test_sixteen_bit_and_huge_images_are_refused(
 
 
 @pytest.mark.parametrize("name", ["../evil.png", "/evil.png", "train/a/../../x.png"])
-def test_tar_names_must_stay_inside(tmp_path: Path, name: str) -> None:
+def test_tar_names_must_stay_inside(tmp_path, name):
     write_tar(tmp_path / "x.tar", {name: png((2, 2), 0)})
     with pytest.raises(DataError, match="must stay inside the archive"):
         load_data(f"images:{tmp_path / 'x.tar'}")
 
 
-def test_tar_links_and_damage(tmp_path: Path) -> None:
+def test_tar_links_and_damage(tmp_path):
     path = tmp_path / "x.tar"
     with tarfile.open(path, "w") as archive:
         info = tarfile.TarInfo("train/a/x.png")
@@ -271,16 +268,14 @@ def test_tar_links_and_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["archive", "folder"])
-def test_many_images_are_decoded_once(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_many_images_are_decoded_once(tmp_path, cache, monkeypatch, kind):
     monkeypatch.setattr(images_module, "CACHE_FROM", 1)
     path = tmp_path / ("pets.tar" if kind == "archive" else "pets")
     (write_tar if kind == "archive" else write_folder)(path, two_classes("jpg"))
     first = load_data(f"images:{path}")
     (stored,) = (cache / "decoded").glob("*.npz")
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
@@ -299,9 +294,7 @@ def test_many_images_are_decoded_once(
         assert load_data(f"images:{path}").test.x.equal(first.test.x)
 
 
-def test_inputs_larger_than_max_memory_stay_on_the_disk(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inputs_larger_than_max_memory_stay_on_the_disk(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(images_module, "_STACK", 3)
     write_folder(tmp_path / "pets", two_classes())
     spec = f"images:{tmp_path / 'pets'}"
@@ -326,9 +319,7 @@ def test_inputs_larger_than_max_memory_stay_on_the_disk(
         load_data("digits", max_memory=1)
 
 
-def test_old_entries_of_the_cache_are_removed(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_entries_of_the_cache_are_removed(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(cache_module, "_KEPT", 2)
     for i in range(4):
         assert write_arrays(f"{i}", {"a": np.arange(3)})
@@ -338,16 +329,14 @@ def test_old_entries_of_the_cache_are_removed(
     assert read_arrays("0", ["a"]) is None
 
 
-def test_unwritable_cache_is_no_error(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_cache_is_no_error(tmp_path, cache, monkeypatch):
     monkeypatch.setattr(images_module, "CACHE_FROM", 1)
     (cache / "decoded").write_text("a file where the folder should be")
     write_tar(tmp_path / "pets.tar", two_classes())
     assert len(load_data(f"images:{tmp_path / 'pets.tar'}").train) == 6
 
 
-def test_constant_channel_gets_std_one(tmp_path: Path) -> None:
+def test_constant_channel_gets_std_one(tmp_path):
     out = io.BytesIO()
     Image.new("L", (3, 3), 51).save(out, "PNG")
     write_folder(tmp_path, {f"{label}/{k}.png": out.getvalue() for label in "ab" for k in range(3)})

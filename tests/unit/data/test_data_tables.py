@@ -2,7 +2,6 @@
 
 import builtins
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from bayesieve.errors import DataError
 N = 40
 
 
-def raw_table() -> dict[str, list[object]]:
+def raw_table():
     rng = np.random.default_rng(0)
     return {
         "age": [round(float(a), 2) for a in rng.uniform(20, 80, N)],
@@ -26,7 +25,7 @@ def raw_table() -> dict[str, list[object]]:
     }
 
 
-def write_csv(path: Path, table: dict[str, list[object]], delimiter: str = ",") -> Path:
+def write_csv(path, table, delimiter=","):
     rows = [
         delimiter.join(table),
         *(delimiter.join(map(str, r)) for r in zip(*table.values(), strict=True)),
@@ -35,13 +34,13 @@ def write_csv(path: Path, table: dict[str, list[object]], delimiter: str = ",") 
     return path
 
 
-def write_parquet(path: Path, table: dict[str, list[object]]) -> Path:
+def write_parquet(path, table):
     pyarrow = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet").write_table(pyarrow.table(table), path)
     return path
 
 
-def write_npz(path: Path, table: dict[str, list[object]]) -> Path:
+def write_npz(path, table):
     np.savez(path, **{name: np.array(values) for name, values in table.items()})
     return path
 
@@ -50,7 +49,7 @@ WRITERS = {"csv": write_csv, "parquet": write_parquet, "npz": write_npz}
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_regression_table(tmp_path: Path, kind: str) -> None:
+def test_regression_table(tmp_path, kind):
     table = raw_table()
     path = WRITERS[kind](tmp_path / f"people.{kind}", table)
     data = load_data(f"{kind}:{path}", target="income")
@@ -72,7 +71,7 @@ def test_regression_table(tmp_path: Path, kind: str) -> None:
     assert x[rows].equal(everything)
 
 
-def test_standardisation_ignores_test_rows(tmp_path: Path) -> None:
+def test_standardisation_ignores_test_rows(tmp_path):
     table = raw_table()
     path = write_csv(tmp_path / "t.csv", table)
     first = load_data(f"csv:{path}", target="income")
@@ -85,7 +84,7 @@ def test_standardisation_ignores_test_rows(tmp_path: Path) -> None:
     assert second.test.x[:, 0].min() > 1e3
 
 
-def test_a_value_far_out_does_not_decide_the_scale_of_its_column(tmp_path: Path) -> None:
+def test_a_value_far_out_does_not_decide_the_scale_of_its_column(tmp_path):
     """The wild row alone would give a std of 1.6e5 and inputs of 0 for all others."""
     table = raw_table()
     plain = load_data(f"csv:{write_csv(tmp_path / 't.csv', table)}", target="income")
@@ -103,7 +102,7 @@ def test_a_value_far_out_does_not_decide_the_scale_of_its_column(tmp_path: Path)
 
 
 @pytest.mark.parametrize("value", [10**30, 0.1, 2**62, -1e-300])
-def test_a_constant_column_is_zero_whatever_its_size(tmp_path: Path, value) -> None:
+def test_a_constant_column_is_zero_whatever_its_size(tmp_path, value):
     table = raw_table()
     table["const"] = [value + k if isinstance(value, int) else value for k in range(N)]
     data = load_data(f"csv:{write_csv(tmp_path / 't.csv', table)}", target="income")
@@ -124,7 +123,7 @@ def test_a_constant_column_is_zero_whatever_its_size(tmp_path: Path, value) -> N
     ],
 )
 @pytest.mark.parametrize("kind", WRITERS)
-def test_guessed_task(tmp_path: Path, kind: str, values, task: str, classes) -> None:
+def test_guessed_task(tmp_path, kind, values, task, classes):
     path = WRITERS[kind](tmp_path / "t", {"a": list(range(N)), "y": values})
     if kind == "npz":
         path = path.with_name("t.npz")
@@ -132,7 +131,7 @@ def test_guessed_task(tmp_path: Path, kind: str, values, task: str, classes) -> 
     assert (data.task, data.classes) == (task, classes)
 
 
-def test_task_override(tmp_path: Path) -> None:
+def test_task_override(tmp_path):
     table = {"a": list(range(N)), "y": [k % 3 for k in range(N)], "t": ["u", "v"] * 20}
     path = write_csv(tmp_path / "t.csv", {**table, "f": [0.5, 1.5] * 20})
     assert load_data(f"csv:{path}", target="y", task="regression").classes is None
@@ -146,7 +145,7 @@ def test_task_override(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_missing_values_refused_or_imputed(tmp_path: Path, kind: str) -> None:
+def test_missing_values_refused_or_imputed(tmp_path, kind):
     table = raw_table()
     nothing = "NA" if kind == "csv" else None
     table["age"][4] = table["color"][6] = table["member"][9] = nothing
@@ -172,7 +171,7 @@ def test_missing_values_refused_or_imputed(tmp_path: Path, kind: str) -> None:
     )
 
 
-def test_missing_target_is_never_imputed(tmp_path: Path) -> None:
+def test_missing_target_is_never_imputed(tmp_path):
     table = raw_table()
     table["income"][2] = ""
     path = write_csv(tmp_path / "t.csv", table)
@@ -195,14 +194,14 @@ def test_missing_target_is_never_imputed(tmp_path: Path) -> None:
         ("a,y\n,1\n,2\n,3.5\n,4\n,5\n", "'a' must have no missing value"),
     ],
 )
-def test_csv_errors(tmp_path: Path, text: str, message: str) -> None:
+def test_csv_errors(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(DataError, match=message):
         load_data(f"csv:{path}", target="y")
 
 
-def test_csv_forms(tmp_path: Path) -> None:
+def test_csv_forms(tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(
         b'\xef\xbb\xbfa;"b c";y\r\n1_0;"x;\n1";1\r\n1_1;u;2\r\n\r\n' + b"1_0;u;3.5\r\n" * 3
@@ -216,7 +215,7 @@ def test_csv_forms(tmp_path: Path) -> None:
         load_data(f"csv:{tmp_path / 'none.csv'}", target="y")
 
 
-def test_target_is_required_and_suggested(tmp_path: Path) -> None:
+def test_target_is_required_and_suggested(tmp_path):
     path = write_csv(tmp_path / "t.csv", raw_table())
     with pytest.raises(ValueError, match=r"target must name a column .* got 'incom'. Did you mean"):
         load_data(f"csv:{path}", target="incom")
@@ -230,7 +229,7 @@ def test_target_is_required_and_suggested(tmp_path: Path) -> None:
         load_data(None)  # type: ignore[arg-type]
 
 
-def test_missing_values_are_counted_and_advice_fits_the_moment() -> None:
+def test_missing_values_are_counted_and_advice_fits_the_moment():
     recipe = {"columns": [{"name": "a", "kind": "numeric", "mean": 0, "std": 1, "fill": None}]}
     for values, words in (
         ([1, None], r"row 2 .* does\."),
@@ -240,7 +239,7 @@ def test_missing_values_are_counted_and_advice_fits_the_moment() -> None:
             prepare_table({"a": values}, recipe)
 
 
-def test_all_missing_in_training_and_too_many_levels(tmp_path: Path) -> None:
+def test_all_missing_in_training_and_too_many_levels(tmp_path):
     table = {"a": ["NA"] * N, "y": [k / 7 for k in range(N)]}
     path = write_csv(tmp_path / "t.csv", table)
     with pytest.raises(DataError, match="all are missing"):
@@ -252,7 +251,7 @@ def test_all_missing_in_training_and_too_many_levels(tmp_path: Path) -> None:
         load_data(f"csv:{path}", target="y")
 
 
-def test_prepare_table_errors(tmp_path: Path) -> None:
+def test_prepare_table_errors(tmp_path):
     path = write_csv(tmp_path / "t.csv", raw_table())
     recipe = load_data(f"csv:{path}", target="income").preprocessing
     row = {"age": [30.0], "color": ["red"], "member": [True], "const": [1.0]}
@@ -271,7 +270,7 @@ def test_prepare_table_errors(tmp_path: Path) -> None:
         prepare_table(row, recipe)
 
 
-def test_npz_matrix_form(tmp_path: Path) -> None:
+def test_npz_matrix_form(tmp_path):
     rng = np.random.default_rng(0)
     path = tmp_path / "m.npz"
     x = rng.normal(size=(20, 3))
@@ -294,7 +293,7 @@ def test_npz_matrix_form(tmp_path: Path) -> None:
         load_data(f"npz:{path}", target="a")
 
 
-def test_npz_of_images_says_what_to_take(tmp_path: Path) -> None:
+def test_npz_of_images_says_what_to_take(tmp_path):
     path = tmp_path / "m.npz"
     np.savez(path, x=np.zeros((4, 1, 8, 8)), y=np.arange(4))
     with pytest.raises(DataError, match=r"got \(4, 1, 8, 8\) .* For images take a folder"):
@@ -304,7 +303,7 @@ def test_npz_of_images_says_what_to_take(tmp_path: Path) -> None:
         load_data(f"npz:{path}")
 
 
-def test_npz_never_unpickles_and_checks_sizes(tmp_path: Path) -> None:
+def test_npz_never_unpickles_and_checks_sizes(tmp_path):
     import zipfile
 
     path = tmp_path / "m.npz"
@@ -322,7 +321,7 @@ def test_npz_never_unpickles_and_checks_sizes(tmp_path: Path) -> None:
         load_data(f"npz:{path}")
 
 
-def test_parquet_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_errors(tmp_path, monkeypatch):
     import datetime
 
     path = tmp_path / "t.parquet"
@@ -338,7 +337,7 @@ def test_parquet_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_data(f"parquet:{path}", target="y")
     original = builtins.__import__
 
-    def without(name: str, *args: object, **kwargs: object) -> object:
+    def without(name, *args, **kwargs):
         if name.startswith("pyarrow"):
             raise ImportError(name)
         return original(name, *args, **kwargs)

@@ -14,7 +14,7 @@ from bayesieve.data.image_sets import _bundled_digits
 from bayesieve.errors import DataError
 
 
-def write_uci(root: Path, name: str = "boston", **changes: np.ndarray) -> dict[str, np.ndarray]:
+def write_uci(root, name="boston", **changes: np.ndarray):
     rng = np.random.default_rng(0)
     masks = np.zeros((3, 21), dtype=bool)
     for k in range(3):
@@ -33,7 +33,7 @@ def write_uci(root: Path, name: str = "boston", **changes: np.ndarray) -> dict[s
 
 @pytest.mark.parametrize("spec", ["uci/boston", "uci:boston"])
 @pytest.mark.parametrize("split", [0, 2])
-def test_split_is_standardised_on_its_training_part(tmp_path: Path, spec: str, split: int) -> None:
+def test_split_is_standardised_on_its_training_part(tmp_path, spec, split):
     arrays = write_uci(tmp_path)
     data = load_data(spec, split=split, root=tmp_path)
     mask = arrays["masks"][split]
@@ -47,7 +47,7 @@ def test_split_is_standardised_on_its_training_part(tmp_path: Path, spec: str, s
 
 
 @pytest.mark.parametrize("split", [-1, 3])
-def test_split_range(tmp_path: Path, split: int) -> None:
+def test_split_range(tmp_path, split):
     write_uci(tmp_path)
     with pytest.raises(ValueError, match=f"split must be 0 to 2, got {split}"):
         load_data("uci/boston", split=split, root=tmp_path)
@@ -62,13 +62,13 @@ def test_split_range(tmp_path: Path, split: int) -> None:
         ({"x": np.full((21, 2), np.nan)}, "row 1 of column 1 of x is not"),
     ],
 )
-def test_damaged_uci(tmp_path: Path, changes: dict[str, np.ndarray], message: str) -> None:
+def test_damaged_uci(tmp_path, changes, message):
     write_uci(tmp_path, **changes)
     with pytest.raises(DataError, match=message):
         load_data("uci/boston", root=tmp_path)
 
 
-def test_missing_and_unknown_names(tmp_path: Path) -> None:
+def test_missing_and_unknown_names(tmp_path):
     with pytest.raises(DataError, match="bayesieve data fetch uci/boston"):
         load_data("uci/boston", root=tmp_path)
     with pytest.raises(ValueError, match="Did you mean 'boston'"):
@@ -80,9 +80,7 @@ def test_missing_and_unknown_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_year_from_its_text_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
-) -> None:
+def test_year_from_its_text_file(tmp_path, monkeypatch, packed):
     monkeypatch.setattr(uci, "YEAR_ROWS", 12)
     monkeypatch.setattr(uci, "YEAR_TEST_ROWS", 3)
     rows = np.random.default_rng(0).normal(size=(12, 91)).round(4)
@@ -104,7 +102,7 @@ def test_year_from_its_text_file(
         load_data("uci/year", root=tmp_path)
 
 
-def test_digits_are_stratified_and_fixed() -> None:
+def test_digits_are_stratified_and_fixed():
     first, again = load_data("digits"), load_data("digits", seed=5)
     assert first.test.x.equal(again.test.x)
     assert first.train.x.min() == 0
@@ -115,7 +113,7 @@ def test_digits_are_stratified_and_fixed() -> None:
     assert (share - 0.2).abs().max() < 0.005
 
 
-def test_digits_are_those_of_scikit_learn() -> None:
+def test_digits_are_those_of_scikit_learn():
     images, labels = _bundled_digits()
     theirs = datasets.load_digits()
     assert np.array_equal(images, theirs.images)
@@ -128,7 +126,7 @@ needs_data = pytest.mark.skipif(not _REAL, reason="BAYESIEVE_DATA is not set: no
 
 @pytest.mark.slow
 @needs_data
-def test_real_mnist() -> None:
+def test_real_mnist():
     if not (Path(_REAL or "") / "mnist").is_dir():
         pytest.skip("no mnist in BAYESIEVE_DATA")
     data = load_data("mnist")
@@ -139,7 +137,7 @@ def test_real_mnist() -> None:
 
 @needs_data
 @pytest.mark.parametrize(("name", "n", "p"), [("boston", 506, 13), ("yacht", 308, 6)])
-def test_real_uci(name: str, n: int, p: int) -> None:
+def test_real_uci(name, n, p):
     if not (Path(_REAL or "") / "uci" / f"{name}.npz").is_file():
         pytest.skip(f"no uci/{name} in BAYESIEVE_DATA")
     data = load_data(f"uci/{name}", split=19)

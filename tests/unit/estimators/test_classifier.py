@@ -11,8 +11,7 @@ from sklearn.metrics import recall_score
 from bayesieve.core.likelihoods import Bernoulli
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.estimators import SieveClassifier
-
-QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
+from problems import QUICK
 
 
 def clouds(n=120, seed=0, sizes=(1, 1, 1)):

@@ -7,14 +7,11 @@ from bayesieve.core.priors import SpikeSlab
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
 from bayesieve.training.launch import fit
+from problems import QUICK, simulated
 
-QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
 
-
-def table(n=90, seed=0):
-    source = np.random.default_rng(seed)
-    X = source.normal(size=(n, 3))
-    return X, X @ [1.0, -2.0, 0.0] + 0.3 * source.normal(size=n)
+def table():
+    return simulated(90, 3, lambda X: X @ [1.0, -2.0, 0.0])
 
 
 def test_every_fit_is_good_on_its_own_rows():

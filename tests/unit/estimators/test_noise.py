@@ -8,12 +8,11 @@ from bayesieve.assess.predict import RealPrediction
 from bayesieve.core.likelihoods import Gaussian, StudentT
 from bayesieve.estimators import SieveRegressor, fit_many
 from bayesieve.estimators.tails import Tails, likeliest_tails
+from problems import simulated
 
 
 def curve(n, seed):
-    source = np.random.default_rng(seed)
-    X = source.normal(size=(n, 5))
-    return X, X[:, 0] + np.sin(2 * X[:, 1]) + 0.5 * source.normal(size=n)
+    return simulated(n, 5, lambda X: X[:, 0] + np.sin(2 * X[:, 1]), 0.5, seed)
 
 
 def test_a_point_takes_its_noise_from_rows_it_has_not_seen():

@@ -11,9 +11,7 @@ from bayesieve.estimators import SieveClassifier, SieveRegressor
 from bayesieve.estimators.online import Online
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
-from problems import conjugate
-
-QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
+from problems import QUICK, conjugate, linear_model, simulated
 
 
 @pytest.mark.slow
@@ -29,17 +27,11 @@ def test_two_batches_in_turn_teach_what_both_together_would():
         precision = precision + (x.square().sum(0) / data.noise_std**2)
         linear = linear + x.T @ y[:, 0] / data.noise_std**2
         engine = Online(posterior, lr=0.05)
-        problem = Problem(_linear(), Gaussian(data.noise_std), (x, y))
+        problem = Problem(linear_model(4), Gaussian(data.noise_std), (x, y))
         run = fit(problem, engine, steps=600, batch_size=16, schedule=Schedule(lr="cosine"))
         posterior = run.posterior
         torch.testing.assert_close(posterior.std, precision**-0.5, rtol=0.1, atol=0)
         torch.testing.assert_close(posterior.mean, linear / precision, rtol=0, atol=0.04)
-
-
-def _linear():
-    from problems import linear_model
-
-    return linear_model(4)
 
 
 def test_without_news_nothing_changes():
@@ -47,17 +39,15 @@ def test_without_news_nothing_changes():
     mean, std = torch.linspace(-1, 1, 4).double(), torch.linspace(0.1, 0.4, 4).double()
     prior = Factorised(data.problem.network, mean, std)
     engine = Online(prior, lr=1e-2)
-    problem = Problem(_linear(), Gaussian(1e6), (data.x, data.y))
+    problem = Problem(linear_model(4), Gaussian(1e6), (data.x, data.y))
     run = fit(problem, engine, steps=200, batch_size=8)
     torch.testing.assert_close(run.posterior.mean, mean, atol=0.01, rtol=0)
     torch.testing.assert_close(run.posterior.std, std, atol=0, rtol=0.05)
     assert float(engine.kl(run.state)) == pytest.approx(0, abs=0.02)
 
 
-def line(n, seed, slope=2.0):
-    source = np.random.default_rng(seed)
-    X = source.normal(size=(n, 2))
-    return X, slope * X[:, 0] + 0.3 * source.normal(size=n)
+def line(n, seed):
+    return simulated(n, 2, lambda X: 2 * X[:, 0], seed=seed)
 
 
 def test_more_rows_help_and_narrow():

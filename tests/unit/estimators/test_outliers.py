@@ -8,14 +8,13 @@ from bayesieve.deliver.bundle import load
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.estimators import SieveRegressor
 from bayesieve.estimators.scale import Scale
+from problems import simulated
 from unit.deliver.test_c import COMPILER, run_c
 
 
 def wild(n, seed, far=1e4):
     """Smooth targets of 4 columns; two rows have a value of `far` in columns that do not matter."""
-    source = np.random.default_rng(seed)
-    X = source.normal(size=(n, 6))
-    y = np.sin(X[:, 0]) + 0.5 * X[:, 1] * X[:, 2] + 0.3 * source.normal(size=n)
+    X, y = simulated(n, 6, lambda X: np.sin(X[:, 0]) + 0.5 * X[:, 1] * X[:, 2], seed=seed)
     X[0, 4], X[1, 5] = far, -far
     return X, y
 

@@ -25,15 +25,12 @@ from bayesieve.core.priors import Normal
 from bayesieve.deliver.bundle import read_bundle
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.estimators import SieveRegressor
-
-QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
+from problems import QUICK, simulated
 
 
 def line(n=80, noise=0.2, seed=0):
-    source = np.random.default_rng(seed)
-    X = source.normal(size=(n, 3)) * [1.0, 10.0, 0.1] + [0.0, 50.0, 3.0]
-    y = 100 + 20 * X[:, 0] - 2 * X[:, 1] + 20 * noise * source.normal(size=n)
-    return X, y
+    X, y = simulated(n, 3, lambda X: 20 * X[:, 0] - 20 * X[:, 1], 20 * noise, seed)
+    return X * [1.0, 10.0, 0.1] + [0.0, 50.0, 3.0], y
 
 
 @pytest.fixture(scope="module")
@@ -389,6 +386,12 @@ def test_defaults_beat_a_linear_model_on_friedman():
         ({"n_members": 0}, ValueError, "n_members must be > 0"),
         ({"epochs": 0}, ValueError, "epochs must be > 0"),
         ({"epochs": 2.5}, TypeError, "epochs must be a whole number"),
+        ({"bins": -1}, ValueError, "bins must be >= 0"),
+        ({"base": "forest"}, ValueError, "base must be one of"),
+        ({"base": "auto"}, ValueError, "needs inner folds"),
+        ({"base": "boosting", "likelihood": "poisson"}, ValueError, "not for counts"),
+        ({"conformal": "jackknife"}, ValueError, "conformal must be one of"),
+        ({"max_seconds": 0}, ValueError, "max_seconds must be > 0"),
     ],
 )
 def test_bad_settings_are_refused_before_training(settings, error, message):
