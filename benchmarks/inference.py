@@ -42,7 +42,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.utils import prune as torch_prune
 
-from bayesieve.assess.costs import interleaved, ratio
+from bayesieve.assess.costs import ratio
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples, SparseModel, as_point
@@ -56,6 +56,7 @@ from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError
+from bayesieve.graph.costs import interleaved
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp, resnet20
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune

@@ -57,7 +57,6 @@ from bayesieve import (
     priors,
     prune,
 )
-from bayesieve.assess.costs import live_macs
 from bayesieve.contrib.distill import soften
 from bayesieve.core.inputs import one_input
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
@@ -72,6 +71,7 @@ from bayesieve.engines.bmr import Reduction
 from bayesieve.engines.laplace import laplace_units
 from bayesieve.engines.sampling import Chain
 from bayesieve.files import write_atomically
+from bayesieve.graph.costs import live_macs
 from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits

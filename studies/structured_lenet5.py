@@ -25,10 +25,11 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve import Problem, Schedule, compact, evaluate, fit, load_data
-from bayesieve.assess.costs import count_macs, interleaved, ratio
+from bayesieve.assess.costs import count_macs, ratio
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import SparseModel
 from bayesieve.data.examples import Examples
+from bayesieve.graph.costs import interleaved
 from bayesieve.nets import lenet5_caffe
 from bayesieve.sieve.schedule import GradualUnits
 from bayesieve.sieve.unit_rules import GroupScore

@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": {*_INPUTS, "core"},
     "training": {*_INPUTS, "core", "engines"},
     "assess": _FITTED,
-    "sieve": {*_FITTED, "assess"},
+    "sieve": {*_INPUTS, "core", "graph", "engines"},
     "contrib": _FITTED,
     "deliver": {*_FITTED, "sieve", "assess"},
     "select": _ALL,

@@ -8,32 +8,23 @@ inside the rounds, so that a machine that slows down for a while slows all candi
 import gzip
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
-from bayesieve.checks import check_choice, check_positive
-from bayesieve.core.inputs import Input, arguments
-from bayesieve.core.layout import Layout
+from bayesieve.checks import check_positive
 from bayesieve.core.memory import LiveBytes
-from bayesieve.nets.importing import modes_kept
+from bayesieve.graph.costs import CONVS, ClockName, evaluating, interleaved, weight_uses
 
 Candidate = nn.Module | Callable[[Tensor], object]
-ClockName = Literal["wall", "cpu"]
-Case = Callable[[], object]
 
 BATCHES = (1, 64)
-_CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-_BURST = 2e-3  # seconds a candidate runs before the next one's turn
 _BUSY = 1.2  # wall time over processor time, from which the machine was busy
-_MOST_REPEATS = 1000
-_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def count_units(module: nn.Module) -> int:
@@ -43,67 +34,8 @@ def count_units(module: nn.Module) -> int:
         >>> count_units(nn.Sequential(nn.Conv2d(1, 6, 5), nn.Flatten(), nn.Linear(24, 10)))
         16
     """
-    layers = (layer for layer in module.modules() if isinstance(layer, (nn.Linear, *_CONVS)))
+    layers = (layer for layer in module.modules() if isinstance(layer, (nn.Linear, *CONVS)))
     return sum(len(layer.get_parameter("weight")) for layer in layers)
-
-
-class WeightUse(NamedTuple):
-    """A weight tensor, or some rows of it, and how often one example passes through it."""
-
-    name: str
-    weight: Tensor
-    positions: int
-
-
-def weight_uses(module: nn.Module, example: Input) -> tuple[list[WeightUse], int]:
-    """The weights that one example passes through, and the multiply-adds that need no weight.
-
-    Seen are calls of Linear, convolution and attention modules; attention also multiplies
-    queries, keys and values with each other. What a module computes with bare functions is not
-    seen, and biases, norms and activations are free.
-
-    Args:
-        module: in eval mode.
-        example: one input, (1, ...).
-    """
-    names = {layer: f"{name}." if name else "" for name, layer in module.named_modules()}
-    uses: list[WeightUse] = []
-    free = 0
-
-    def layer_call(layer: nn.Module, _: Any, output: Tensor) -> None:
-        weight = layer.get_parameter("weight")
-        uses.append(WeightUse(f"{names[layer]}weight", weight, output.numel() // len(weight)))
-
-    def attention_call(layer: nn.Module, inputs: Any, _: Any) -> None:
-        nonlocal free
-        assert isinstance(layer, nn.MultiheadAttention)
-        axis = 1 if layer.batch_first and inputs[0].dim() == 3 else 0
-        queries, keys = (int(tensor.shape[axis]) for tensor in inputs[:2])
-        if layer.in_proj_weight is not None:
-            leaves = ["in_proj_weight"] * 3
-            weights = layer.in_proj_weight.chunk(3)
-        else:
-            leaves = ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
-            weights = tuple(layer.get_parameter(leaf) for leaf in leaves)
-        for leaf, weight, n in zip(leaves, weights, (queries, keys, keys), strict=True):
-            uses.append(WeightUse(names[layer] + leaf, weight, n))
-        uses.append(WeightUse(f"{names[layer]}out_proj.weight", layer.out_proj.weight, queries))
-        free += 2 * queries * keys * layer.embed_dim  # scores, and the mixture of values
-
-    hooks = []
-    for layer in names:
-        if isinstance(layer, (nn.Linear, *_CONVS)):
-            hooks.append(layer.register_forward_hook(layer_call))
-        elif isinstance(layer, nn.MultiheadAttention):
-            hooks.append(layer.register_forward_hook(attention_call))
-    try:
-        args, kwargs = arguments(module, example)
-        with torch.no_grad():
-            module(*args, **kwargs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return uses, free
 
 
 def count_macs(module: nn.Module, example: Tensor) -> tuple[int, int]:
@@ -124,18 +56,6 @@ def count_macs(module: nn.Module, example: Tensor) -> tuple[int, int]:
     total = sum(use.positions * use.weight.numel() for use in uses)
     nonzero = sum(use.positions * int(use.weight.count_nonzero()) for use in uses)
     return total + free, nonzero + free
-
-
-def live_macs(layout: Layout, keep: Tensor, positions: Mapping[str, int]) -> int:
-    """Multiply-adds of one example once rows and columns without a kept weight are gone."""
-    total = 0
-    for name, mask in layout.pieces(keep):
-        if name in positions:
-            by_channel = mask.flatten(2).any(2) if mask.dim() > 2 else mask
-            kernel = mask[0, 0].numel() if mask.dim() > 2 else 1
-            live = int(by_channel.any(1).sum()) * int(by_channel.any(0).sum())
-            total += live * kernel * positions[name]
-    return total
 
 
 def peak_bytes(module: nn.Module, batch: Tensor) -> int:
@@ -165,37 +85,6 @@ def serialised(module: nn.Module) -> bytes:
     return tensors_to_bytes(tensors)
 
 
-def interleaved(
-    cases: Mapping[str, Case], *, rounds: int = 15, clock: ClockName = "wall"
-) -> dict[str, list[float]]:
-    """Milliseconds per call of every case, one number per round, cases taking turns.
-
-    Args:
-        cases: what to call, by name; each is called a few times first.
-        rounds: turns of each case.
-        clock: "wall", or "cpu" for the processor time of this process.
-
-    Example:
-        >>> times = interleaved({"short": lambda: sum(range(9)), "long": lambda: sum(range(9999))})
-        >>> ratio(times, "long", "short") > 5
-        True
-    """
-    check_positive("interleaved", rounds=rounds)
-    check_choice("interleaved", "clock", clock, _CLOCKS)
-    now = _CLOCKS[clock]
-    repeats = {name: _repeats(case) for name, case in cases.items()}
-    times: dict[str, list[float]] = {name: [] for name in cases}
-    for _ in range(rounds):
-        for name, case in cases.items():
-            n = repeats[name]
-            case()  # refill the caches
-            start = now()
-            for _ in range(n):
-                case()
-            times[name].append((now() - start) / n * 1e3)
-    return times
-
-
 def ratio(times: Mapping[str, Sequence[float]], above: str, below: str) -> float:
     """Median over rounds of the time of one case by that of another, in the same round.
 
@@ -205,17 +94,6 @@ def ratio(times: Mapping[str, Sequence[float]], above: str, below: str) -> float
     """
     pairs = zip(times[above], times[below], strict=True)
     return statistics.median(a / b for a, b in pairs)
-
-
-def _repeats(case: Case) -> int:
-    """Calls that fill a burst, from the quickest of a few."""
-    case()
-    quickest = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        case()
-        quickest = min(quickest, time.perf_counter() - start)
-    return max(1, min(_MOST_REPEATS, round(_BURST / max(quickest, 1e-9))))
 
 
 def resized(example: Tensor, n: int) -> Tensor:
@@ -228,15 +106,6 @@ def resized(example: Tensor, n: int) -> Tensor:
     if len(example) == 0:
         raise ValueError("profile: the example must have at least one row, got none.")
     return example[torch.arange(n, device=example.device) % len(example)]
-
-
-@contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Put modules into eval mode for a while, exported ones too, whose `eval` refuses."""
-    with modes_kept(*modules):
-        for layer in (layer for module in modules for layer in module.modules()):
-            layer.training = False
-        yield
 
 
 def profile(

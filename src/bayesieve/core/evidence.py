@@ -12,6 +12,8 @@ docs/theory/bmr.md. References: [Friston]; Marković, Friston and Kiebel (2024),
 import torch
 from torch import Tensor
 
+from bayesieve.core.layout import EntryGroups
+
 N_UPDATES = 4  # of the mask probabilities; the reference's k_max
 
 
@@ -68,3 +70,26 @@ def mask_log_odds(delta: Tensor, n_updates: int = N_UPDATES) -> Tensor:
         kept = torch.sigmoid(zeta - delta).sum(-1, keepdim=True, dtype=torch.float64)
         zeta = (torch.digamma(1 + kept) - torch.digamma(1 + n - kept)).to(delta.dtype)
     return zeta
+
+
+def shared_log_odds(rule: str, delta: Tensor) -> Tensor:
+    """ζ of weights that share it, from their ΔF at 0, (k, n) -> (k, 1); 0 by Savage and Dickey.
+
+    Pruned weights enter by the ΔF that they have relaxed to: near 0, so about ½ each.
+    """
+    return torch.zeros_like(delta[:, :1]) if rule == "savage-dickey" else mask_log_odds(delta)
+
+
+def sharing(layers: EntryGroups, scope: str, *, spare_last: bool) -> list[list[slice]]:
+    """Slices of the prunable tensors that share a ζ: of a layer, or with "global" all of them.
+
+    Args:
+        layers: of the network.
+        scope: "layer" or "global".
+        spare_last: leaves the last layer out.
+    """
+    pruned = [(i, part) for i, part in layers.prunable if not (spare_last and i == layers.last)]
+    if scope == "global":
+        return [[part for _, part in pruned]] if pruned else []
+    owners = dict.fromkeys(i for i, _ in pruned)
+    return [[part for i, part in pruned if i == owner] for owner in owners]

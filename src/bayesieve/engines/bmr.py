@@ -33,7 +33,7 @@ from torch import Generator, Tensor, nn
 from bayesieve.checks import AUTO, check_choice, check_fraction, check_kind, check_positive, chosen
 from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
+from bayesieve.core.evidence import evidence_at_zero, shared_log_odds, sharing
 from bayesieve.core.layout import EntryGroups, Roles
 from bayesieve.core.noise import draw_weights
 from bayesieve.core.posterior import Factorised
@@ -81,27 +81,6 @@ class Reduction:
         check_choice("Reduction", "scope", self.scope, ("layer", "global"))
         check_positive("Reduction", steps_per_epoch=self.steps_per_epoch, end=self.end, kl=self.kl)
         check_fraction("Reduction", start=self.start, end=self.end)
-
-    def log_odds(self, delta: Tensor) -> Tensor:
-        """ζ from the ΔF at 0 of weights that share it, (k, n) -> (k, 1).
-
-        Pruned weights enter by the ΔF that they have relaxed to: near 0, so about ½ each.
-        """
-        if self.rule == "savage-dickey":
-            return torch.zeros_like(delta[:, :1])
-        return mask_log_odds(delta)
-
-    def sharing(self, layers: EntryGroups) -> list[list[slice]]:
-        """Slices of the prunable tensors that share a ζ; tensors never pruned are left out."""
-        pruned = [
-            (layer, part)
-            for layer, part in layers.prunable
-            if not (self.spare_last and layer == layers.last)
-        ]
-        if self.scope == "global":
-            return [[part for _, part in pruned]] if pruned else []
-        owners = dict.fromkeys(layer for layer, _ in pruned)
-        return [[part for layer, part in pruned if layer == owner] for owner in owners]
 
 
 @dataclass
@@ -296,8 +275,9 @@ class BMR:
         # What no longer moves counts as relaxed to the prior.
         delta = torch.where((keep | trained)[:, :n], delta, 0.0)
         new = keep.clone()
-        for slices in self.reduction.sharing(state.groups):
-            zeta = self.reduction.log_odds(torch.cat([delta[:, part] for part in slices], 1))
+        rule, spare = self.reduction.rule, self.reduction.spare_last
+        for slices in sharing(state.groups, self.reduction.scope, spare_last=spare):
+            zeta = shared_log_odds(rule, torch.cat([delta[:, part] for part in slices], 1))
             for part in slices:
                 new[:, part] &= delta[:, part] <= zeta
         return new

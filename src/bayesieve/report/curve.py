@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import BATCHES, Stopwatch, all_times, count_macs, evaluating
+from bayesieve.assess.costs import BATCHES, Stopwatch, all_times, count_macs
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.bundle import stored_bytes
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.costs import evaluating
 from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Limits, Source
 from bayesieve.report.verdicts import is_safe

@@ -11,13 +11,13 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
-from bayesieve.core.evidence import evidence_at_zero
+from bayesieve.core.evidence import evidence_at_zero, shared_log_odds, sharing
 from bayesieve.core.layout import EntryGroups
 from bayesieve.core.posterior import (
     Factorised,
@@ -27,8 +27,6 @@ from bayesieve.core.posterior import (
     present_entries,
 )
 from bayesieve.core.priors import Normal
-from bayesieve.engines.bmr import Reduction
-from bayesieve.engines.laplace import UnitLaplace
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_probable, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score, second_moment_score
@@ -45,6 +43,17 @@ class LayerEvidence(NamedTuple):
     total: int
     log_odds: float  # ζ: a weight is pruned when its ΔF exceeds this
     gained: float  # ΔF summed over what is pruned, nats
+
+
+class Reducible(Protocol):
+    """A posterior whose other weights follow what is fixed at 0, such as `laplace_units` makes."""
+
+    @property
+    def posterior(self) -> Factorised:
+        """Means and stds of all weights."""
+
+    def reduced(self, keep: Tensor) -> SparseModel:
+        """Fix what is not kept, (d,) bool, at 0 and let the rest follow."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +112,10 @@ class weight_evidence:
         zetas = {name: math.inf for start, name in names.items() if start < layout.n_sparse}
         if not zetas:
             return {}
-        reduction = Reduction(self.rule, spare_last=self.spare_last, scope=self.scope)
-        for parts in reduction.sharing(EntryGroups(layout, torch.device("cpu"))):
-            layer = torch.cat([delta[part] for part in parts])[None]
-            zeta = reduction.log_odds(layer.double()).item()
+        layers = EntryGroups(layout, torch.device("cpu"))
+        for parts in sharing(layers, self.scope, spare_last=self.spare_last):
+            together = torch.cat([delta[part] for part in parts])[None].double()
+            zeta = shared_log_odds(self.rule, together).item()
             zetas |= {names[part.start]: zeta for part in parts}
         return zetas
 
@@ -180,7 +189,7 @@ def prune_by_evidence(
 
 
 def prune_units_by_evidence(
-    units: UnitLaplace, zeros: float, *, score: ScoreName | Score = "snr", rounds: int = 4
+    units: Reducible, zeros: float, *, score: ScoreName | Score = "snr", rounds: int = 4
 ) -> SparseModel:
     """Prune to a fraction of zeros, letting the rest of each unit make up for what goes.
 

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from bayesieve.assess.costs import interleaved, live_macs, weight_uses
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.inputs import as_inputs, call
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
+from bayesieve.graph.costs import interleaved, live_macs, weight_uses
 from bayesieve.sieve.groups import find_groups, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
 from bayesieve.sieve.scores import Score, evidence_score, inclusion_score, magnitude_score, score_of

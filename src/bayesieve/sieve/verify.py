@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from bayesieve.assess.costs import evaluating
 from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, mapped, redrawn, tensors_of
 from bayesieve.errors import VerificationError
+from bayesieve.graph.costs import evaluating
 
 TOLERANCE = 1e-5
 _LARGE = 100.0

@@ -8,17 +8,17 @@ import torch
 from safetensors.torch import load
 from torch import nn
 
-from bayesieve.assess import costs
 from bayesieve.assess.costs import (
     count_macs,
     count_units,
-    interleaved,
     peak_bytes,
     profile,
     ratio,
     resized,
     serialised,
 )
+from bayesieve.graph import costs
+from bayesieve.graph.costs import interleaved
 from bayesieve.nets import lenet5_caffe, lenet_300_100
 
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.assess.costs import count_macs, live_macs
+from bayesieve.assess.costs import count_macs
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.graph.costs import live_macs
 from bayesieve.nets import lenet5_caffe
 from bayesieve.sieve import unit_rules
 from bayesieve.sieve.compact import compact
