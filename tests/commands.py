@@ -36,6 +36,13 @@ def refused(code, *arguments):
     return lines[0]
 
 
+def write_table(path, n=40, header="a,b,y", row=lambda i: (i, (i * 7) % 11, i % 5 + 0.25 * i)):
+    """Write a CSV file of n rows, each made from its number; returns its path."""
+    lines = [header, *(",".join(map(str, row(i))) for i in range(n))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
 class Forked:
     """A copy of this process, with its imports done, that runs a function and may be killed.
 

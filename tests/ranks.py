@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,9 +32,9 @@ from bayesieve.training.progress import Interrupted
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES
 from problems import seeded
-from zoo import BY_NAME, Case
+from zoo import BY_NAME, Case, chain
 
-PLAIN = Case("plain", lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), (3,))
+PLAIN = Case("plain", partial(chain, 3, 4, 3, act=nn.ReLU, seed=None), (3,))
 # Noise on activations has the shape of the batch: two processes cannot draw that of one. In pairs
 # each process halves its share, so that other examples meet than in one process.
 SHAREABLE = {n: engine for n, engine in ENGINES.items() if not n.endswith("-local")}

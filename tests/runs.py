@@ -3,6 +3,7 @@
 import math
 import signal
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from bayesieve.training import loop
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from problems import normal, renew, seeded
+from zoo import built, chain
 
 N_DATA, BATCH = 22, 8  # three steps an epoch, the last one smaller
 PER_EPOCH = 3
@@ -22,24 +24,18 @@ PER_EPOCH = 3
 
 def toy(build=None, n=N_DATA, *, dtype=torch.float32):
     """Three classes of four inputs, and a network for them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = (build or mlp)()
+    model = built(build or mlp)
     x = normal(n, 4, seed=3, dtype=dtype)
     y = (x @ normal(4, 3, seed=4, dtype=dtype)).argmax(1)
     return Problem(model.to(dtype), Categorical(), (x, y))
 
 
-def mlp():
-    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))  # 67 parameters
+mlp = partial(chain, 4, 8, 3, act=nn.ReLU, seed=None)  # 67 parameters
+with_batch_norm = partial(mlp, norm=nn.BatchNorm1d)
 
 
 def with_dropout():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
-
-
-def with_batch_norm():
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
 def fit_toy(problem, engine, *, epochs=4, batch_size=BATCH, n_models=None, **options):

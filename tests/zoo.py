@@ -1,7 +1,10 @@
 """One tiny network for each thing the core must cope with, and data to feed it."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -107,8 +110,42 @@ class Repeated(nn.Module):
         return self.head(torch.tanh(self.again(torch.tanh(self.first(x)))))
 
 
-def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
+def built(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+    """Build a module with weights that depend on the seed alone."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def chain(
+    *widths: int,
+    act: Callable[[], nn.Module] | None = nn.Tanh,
+    norm: Callable[[int], nn.Module] | None = None,
+    seed: int | None = 0,
+    dtype: torch.dtype = torch.float32,
+    bias: bool = True,
+) -> nn.Sequential:
+    """Linear layers of these widths; between two of them a norm and an activation, if any.
+
+    Without a seed the weights come from torch's own generator.
+
+    Example:
+        >>> [type(layer).__name__ for layer in chain(3, 4, 2, norm=nn.BatchNorm1d)]
+        ['Linear', 'BatchNorm1d', 'Tanh', 'Linear']
+    """
+
+    def layers() -> nn.Sequential:
+        made: list[nn.Module] = []
+        for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
+            if i and norm:
+                made.append(norm(n_in))
+            if i and act:
+                made.append(act())
+            made.append(nn.Linear(n_in, n_out, bias=bias))
+        return nn.Sequential(*made)
+
+    made = layers() if seed is None else cast(nn.Sequential, built(layers, seed))
+    return made.to(dtype)
 
 
 def _conv1d() -> nn.Module:
@@ -121,31 +158,22 @@ def _conv2d() -> nn.Module:
     return nn.Sequential(conv, nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
 
 
-def _batch_norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 3))
-
-
 def _batch_norm_2d() -> nn.Module:
     conv = nn.Conv2d(1, 2, 3, stride=2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(2), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
 
 
-def _layer_norm() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 3))
+_mlp = partial(chain, 3, 4, 3, seed=None)
+_regression = partial(chain, 3, 4, 2, seed=None)
+_binary = partial(chain, 3, 4, 1, seed=None)
+_batch_norm = partial(_mlp, norm=nn.BatchNorm1d)
+_layer_norm = partial(_mlp, norm=nn.LayerNorm)
 
 
 def _frozen() -> nn.Module:
     model = _mlp()
     model[0].requires_grad_(False)
     return model
-
-
-def _regression() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-
-
-def _binary() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 
 
 _CATEGORICAL = Categorical()
@@ -163,10 +191,7 @@ class Case:
     target_shape: tuple[int, ...] = ()
 
     def model(self, seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model = self.build()
-        return model.to(dtype)
+        return built(self.build, seed).to(dtype)
 
     def data(self, n: int = 6, seed: int = 7, dtype: torch.dtype = torch.float64) -> Batch:
         source = seeded(seed)

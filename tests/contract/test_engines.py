@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -36,13 +37,13 @@ from bayesieve.training.population import Population
 from engine_table import ENGINES, MIXED
 from oracles import log_likelihood
 from problems import flat, run, seeded
-from zoo import BY_NAME, Case
+from zoo import BY_NAME, Case, chain
 
 EACH = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES.keys())
 POPULATIONS = pytest.mark.parametrize("k", [1, 3])
 CASE = BY_NAME["layer_norm"]  # prunable, kept and point parameters
 NORMED = BY_NAME["batch_norm"]  # buffers
-CHAIN = Case("chain", lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3)), (3,))
+CHAIN = Case("chain", partial(chain, 3, 4, 3, act=nn.ReLU, seed=None), (3,))
 N_DATA = 11
 
 

@@ -4,6 +4,7 @@ A change that moves a digit says so and rewrites the files: `python tests/golden
 """
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,11 @@ if __name__ == "__main__":
 from bayesieve.core.batch import Batch
 from engine_table import ENGINES
 from problems import run
-from zoo import Case
+from zoo import Case, chain
 
 HERE = Path(__file__).parent / "losses"
 N_STEPS, N_DATA, BATCH = 20, 24, 8
-CHAIN = Case("chain", lambda: nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 3)), (3,))
+CHAIN = Case("chain", partial(chain, 3, 6, 3, act=nn.ReLU, seed=None), (3,))
 
 
 class Recorded:
