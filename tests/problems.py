@@ -1,12 +1,21 @@
 """Small inference problems whose answers are known by another route than the library's."""
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.core.likelihoods import Categorical, Likelihood
+from bayesieve.core.batch import Batch
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
+from bayesieve.core.problem import Problem
 from bayesieve.data.examples import DataSet, Examples
+from bayesieve.engines import Renewing
 
 # parameters of an estimator that is trained in no time, for all that needs no quality
 QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}
@@ -18,6 +27,15 @@ def seeded(seed: int = 0) -> Generator:
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.empty(shape, dtype=dtype).normal_(generator=seeded(seed))
+
+
+def simulated(
+    n: int, p: int, mean: Callable[[np.ndarray], np.ndarray], noise: float = 0.3, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """A table of p normal columns, and real targets around a mean that is known."""
+    source = np.random.default_rng(seed)
+    X = source.normal(size=(n, p))
+    return X, mean(X) + noise * source.normal(size=n)
 
 
 def normal32(*shape: int, seed: int = 0) -> Tensor:
