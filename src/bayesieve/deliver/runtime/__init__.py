@@ -4,9 +4,8 @@ Zeros in a weight matrix save time only if something skips them, and skipping co
 is faster depends on the network and on the machine. So `as_runtime` measures two candidates at
 batch 1 and 64: the module as it is, and the same network in small C kernels that are compiled on
 first use: one for Linear layers that follow one another, one for convolutions, pools and residual
-sums of images, each a single call. Where there is no C compiler, SciPy's sparse products take the
-place of the first, and convolutions stay with torch. `Runtime.plan` says what was chosen and how
-long each candidate took.
+sums of images, each a single call. Without a C compiler the module runs as it is. `Runtime.plan`
+says what was chosen and how long each candidate took.
 
 The result is checked against the module before it is returned. A weight that is 0 may be skipped:
 an input that is infinite or NaN then does not spread through it, as it would in a dense product.
@@ -54,7 +53,6 @@ _WEIGHTED = (nn.Conv2d, nn.Linear)
 _REASONS = {
     "torch": "faster as plain torch",
     "kernel": "skipping zeros is faster",
-    "scipy": "skipping zeros is faster",
     "int8": "skipping zeros with 8-bit weights is faster",
 }
 
@@ -65,7 +63,7 @@ class Plan:
 
     Args:
         batch: number of examples.
-        choice: "torch" (the module as it is), "kernel", "int8" or "scipy".
+        choice: "torch" (the module as it is), "kernel" or "int8".
         milliseconds: median of the whole network, by candidate.
         reason: why it runs so, in words.
     """
@@ -224,14 +222,14 @@ def as_runtime(
     candidates = {"torch": _Network([module], n_bytes)}
     sparse, refusal = None, ""
     try:
-        sparse = _skipping(module, example, threads, compiled=kernel == "compiled")
+        sparse = _skipping(module, example, threads) if kernel == "compiled" else None
     except UnsupportedModelError as error:
         refusal = str(error).removeprefix("as_runtime: ").rstrip(".")
     if sparse is not None:
-        candidates["kernel" if kernel == "compiled" else "scipy"] = sparse
+        candidates["kernel"] = sparse
     rounding = None
     if checked is not None and kernel == "compiled":
-        integers = _skipping(module, example, threads, compiled=True, calibration=checked)
+        integers = _skipping(module, example, threads, checked)
         if integers is None or integers.in_integers == 0:
             raise UnsupportedModelError("as_runtime: int8 has a kernel for Linear layers only.")
         candidates["int8"] = integers
@@ -245,10 +243,10 @@ def as_runtime(
         reason = _REASONS[choice]
         if refusal:
             reason = f"the module runs as it is: {refusal}"
+        elif kernel != "compiled":
+            reason = f"no compiled kernel: {kernel}"
         elif len(times) == 1:
             reason = "the module has no layer whose zeros can be skipped"
-        elif kernel != "compiled":
-            reason += f"; no compiled kernel: {kernel}"
         plan.append(Plan(batch, choice, times, reason))
     few, many = (candidates[row.choice] for row in plan)
     zeros = {} if sparse is None else sparse.zeros
@@ -305,20 +303,19 @@ def _run(stages: Sequence[Stage], x: Tensor) -> Tensor:
 
 
 def _skipping(
-    module: nn.Module, example: Tensor, threads: int, *, compiled: bool,
-    calibration: Tensor | None = None,
-) -> _Network | None:  # fmt: skip
+    module: nn.Module, example: Tensor, threads: int, calibration: Tensor | None = None
+) -> _Network | None:
     """A module with its zeros skipped; None if no layer has zeros that can be.
 
     With calibration examples its Linear layers have 8-bit weights.
     """
-    if compiled and any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
+    if any(isinstance(layer, nn.Conv2d) for layer in module.modules()):
         with suppress(UnsupportedModelError):
             return _of_images(module, example, threads, calibration)
     layers = read_layers("as_runtime", module, tuple(example.shape[1:]), calls=True)
     if not any(isinstance(layer, Linear) for layer in layers):
         return None
-    return _of_layers(layers, threads, calibration) if compiled else _by_scipy(layers)
+    return _of_layers(layers, threads, calibration)
 
 
 def _of_images(
@@ -368,20 +365,9 @@ def _of_layers(
         calibration = None if calibration is None else run_layers(group, calibration)
     compiled = fused if len(stages) == len(fused) else ()
     nbytes = sum(one.nbytes for one in fused)
-    return _Network(stages, nbytes, compiled, _zeros_by_name(layers),
+    zeros = {layer.name: _zeros(layer.weight) for layer in layers if isinstance(layer, Linear)}
+    return _Network(stages, nbytes, compiled, zeros,
                     twin if in_integers else (), in_integers)  # fmt: skip
-
-
-def _by_scipy(layers: Sequence[Layer]) -> _Network:
-    """Linear layers as SciPy's sparse products, everything else in torch."""
-    stages = [_product(layer) if isinstance(layer, Linear) else layer for layer in layers]
-    linear = (layer for layer in layers if isinstance(layer, Linear))
-    stored = sum(8 * int(layer.weight.count_nonzero()) for layer in linear)
-    return _Network(stages, stored, (), _zeros_by_name(layers))
-
-
-def _zeros_by_name(layers: Sequence[Layer]) -> dict[str, float]:
-    return {layer.name: _zeros(layer.weight) for layer in layers if isinstance(layer, Linear)}
 
 
 def _zeros(weight: Tensor) -> float:
@@ -413,17 +399,6 @@ def _fuse(layers: Sequence[Layer]) -> tuple[list[Affine], int, NDArray[np.int64]
             affine[-1] = affine[-1]._replace(activation=layer.kind, slope=layer.slope)
     first = layers[0]
     return affine, first.source[0], first.index.numpy() if isinstance(first, Select) else None
-
-
-def _product(layer: Linear) -> Stage:
-    """A Linear layer as SciPy's sparse product."""
-    weight, bias = csr_array(layer.weight.numpy()), layer.bias.numpy()
-
-    def run(x: Tensor) -> Tensor:
-        y = (weight @ x.reshape(len(x), *layer.source).numpy().T).T + bias
-        return torch.from_numpy(np.ascontiguousarray(y))
-
-    return run
 
 
 # -------------------------------------------------------------------------------------- checks
