@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import subprocess
 import sys
 import webbrowser
@@ -52,9 +51,9 @@ def embedded(text):
     return json.loads(text[start : text.index("</script>", start)])
 
 
-def test_a_page_a_card_and_the_data(pruned, tmp_path):
-    out, card, data = (tmp_path / "new" / name for name in ("r.html", "card.md", "r.json"))
-    found = as_json("report", pruned, "-o", out, "--points", 5, "--card", card, "--data", data)
+def test_a_page_and_its_data(pruned, tmp_path):
+    out, data = (tmp_path / "new" / name for name in ("r.html", "r.json"))
+    found = as_json("report", pruned, "-o", out, "--points", 5, "--data", data)
     text = out.read_text(encoding="utf-8")
     assert found["bytes"] == len(text.encode()) < 3_000_000
     assert embedded(text) == json.loads(data.read_text())
@@ -71,16 +70,6 @@ def test_a_page_a_card_and_the_data(pruned, tmp_path):
     assert set(run["provenance"]["hashes"]) == {
         "posterior.safetensors", "config.json", "metrics.json", "curve.json",
     }  # fmt: skip
-    assert card.read_text().startswith("---\nlibrary_name: bayesieve")
-
-
-def test_a_picture_of_the_headline_is_drawn_without_a_browser(pruned, tmp_path):
-    card = tmp_path / "card.png"
-    ok("report", pruned, "--points", 5, "-o", tmp_path / "r.html", "--card-image", card)
-    assert struct.unpack(">II", card.read_bytes()[16:24]) == (1200, 630)
-    for runs, name in (((pruned,), "card.jpg"), ((pruned, pruned), "card.png")):
-        given = ("report", *runs, "-o", tmp_path / "r.html", "--card-image", tmp_path / name)
-        assert "of one run, and a PNG" in refused(2, *given)
 
 
 def test_open_makes_a_page_that_is_missing_and_shows_it(pruned, monkeypatch):

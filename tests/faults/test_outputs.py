@@ -66,7 +66,7 @@ def test_no_command_replaces_a_special_file(home, kind):
     before = contents(home)
     for arguments in (
         ("report", home / "a", "-o", path),
-        ("report", home / "a", "--card", path),
+        ("report", home / "a", "--data", path),
         ("export", home / "bundle", "--to", "onnx", "--force", "--out", path),
         ("predict", home / "bundle", home / "t.csv", "--force", "--out", path),
         ("scratch", "train", "--figure", path),

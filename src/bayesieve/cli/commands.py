@@ -374,9 +374,8 @@ def report(asked: options.Report, result: dict[str, Any]) -> None:
         if not run["embedded"]:
             why = run["not_embedded"].rstrip(".")
             note(f"{run['name']}: the network is not inside the page: {why}.")
-    for path in (asked.card, asked.card_image, asked.data):
-        if path is not None:
-            print(path)
+    if asked.data is not None:
+        print(asked.data)
     size = as_bytes(result["bytes"])
     print(f"{result['report']} ({size}): open it in a browser, it needs no network")
 

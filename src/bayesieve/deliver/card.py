@@ -1,4 +1,4 @@
-"""Model cards in Markdown: of a bundle, and of the runs of a report."""
+"""The model card of a bundle, in Markdown, and the rows of numbers that a report shares with it."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -183,56 +183,7 @@ def _settings(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {one_line(v)}" for key, v in values.items() if v is not None)
 
 
-# --------------------------------------------------------------------------- of runs in a report
-
-
-def report_card(collected: dict[str, Any]) -> str:
-    """Write the model card of every run of a report.
-
-    Args:
-        collected: as `report.collect` returns it.
-    """
-    sections = ["---\nlibrary_name: bayesieve\ntags: [bayesian, sparse]\n---"]
-    for run in collected["runs"]:
-        provenance = run["provenance"]
-        lines = [f"- {one_line(name)} {one_line(v)}" for name, v in provenance["versions"].items()]
-        lines += [f"- `{one_line(name)}`: SHA-256 {v}" for name, v in provenance["hashes"].items()]
-        if provenance["command"]:
-            lines += ["", "```sh", one_line(provenance["command"]), "```"]
-        data = run["data"]
-        shape = "×".join(str(size) for size in data["input_shape"])
-        what = "a regression" if run["task"] == "regression" else f"{len(data['classes'])} classes"
-        summary = (
-            f"{one_line(run['setup'])}: {what} on {data['name']}, inputs of shape {shape}, "
-            f"{data['n_train']:,} training and {data['n_test']:,} test examples. "
-            f"{100 * run['headline']['after']['zeros']:.1f} % of the parameters are exactly 0."
-        )
-        header, *rows = headline_rows(run)
-        limits = [
-            f"- Tested on the test split of {data['name']} alone; other data need their own test.",
-            "- Pruning was judged on averages; rare kinds of inputs may suffer more than the "
-            "average.",
-        ]
-        if run["tempering"]:
-            limits.append(f"- {run['tempering']}")
-        if run["headline"]["sampled"] is None:
-            limits.append("- A point estimate: it states no doubt about its own weights.")
-        sections += [
-            f"# {one_line(run['name'])}\n\n{summary}",
-            _section("Checks", [_checks(run["checks"])]),
-            _section("Before and after", [markdown_table(header, rows)]),
-            _certificate(run["certificate"]),
-            _curve(run),
-            _section("Layers", _layers(run)),
-            _section("Limits", limits),
-            _section("Provenance", lines),
-        ]
-    return _joined(*sections)
-
-
-def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
-    rows = [[row["question"], row["verdict"], one_line(row["words"])] for row in checks]
-    return markdown_table(["question", "verdict", "measured"], rows, left=3)
+# --------------------------------------------------------------------------------- of a report
 
 
 def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
@@ -265,29 +216,6 @@ def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
         cells[place - 1] = text
         rows.append([name, *cells])
     return rows
-
-
-def _curve(run: Mapping[str, Any]) -> str:
-    points = run["curve"]["points"]
-    key = "rmse" if run["task"] == "regression" else "error"
-    some = points[:: max(1, len(points) // 8)]
-    rows = [
-        [as_percent(point["zeros"]), f"{point['weights']:,}", _number(key, point[key]),
-         f"{point['nll']:.4f}", _count(point.get("macs"))]
-        for point in some
-    ]  # fmt: skip
-    words = f"Pruned further in one shot by {run['curve']['score']}, without more training."
-    header = ["zeros", "kept", _WORDS[key], "NLL (nats)", "multiply-adds"]
-    return _section("Error against sparsity", [words, "", markdown_table(header, rows)])
-
-
-def _layers(run: Mapping[str, Any]) -> list[str]:
-    report = run["compaction"]
-    if report is None:
-        return [f"Not compacted: {one_line(run['not_compacted'])}"]
-    kept = [f"- {one_line(line)}" for line in report["kept"]]
-    why = ["", "Not removed, and why:", "", *kept] if kept else []
-    return [_layer_table(report), *why]
 
 
 # --------------------------------------------------------------------------------------- of both

@@ -426,10 +426,6 @@ class Report(_Trusting):
     test_examples: int | None = option(
         "Test on the first so many examples: for large networks on a CPU.", check=check_positive
     )
-    card: Place | None = option("Write a Markdown model card here too.")
-    card_image: Place | None = option(
-        "Write a picture of 1200x630 pixels of the headline too, as PNG: for links and slides."
-    )
     data: Place | None = option("Write the data behind the page as JSON too.")
     check: bool = option("End with exit code 1 if a check of the page fails.", False)
     device: str = option(_DEVICE, "auto")

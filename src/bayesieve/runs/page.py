@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from bayesieve.core.posterior import Model
-from bayesieve.deliver.card import report_card
 from bayesieve.errors import BayesieveError, UsageError
 from bayesieve.files import check_output, parse_json, same_place, sha256, write_atomically
 from bayesieve.report.collect import collect
@@ -26,15 +25,14 @@ from bayesieve.runs.options import Open, Report
 from bayesieve.runs.run import load_finished, parent_of, usual_score
 from bayesieve.runs.text import note
 from bayesieve.sieve.scores import SCORES, ScoreName
-from bayesieve.text import as_bytes, as_percent
 
 _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
 
 
 def report(asked: Report) -> dict[str, Any]:
-    """Write the page, and the card and data if asked for; returns what was written."""
-    runs, out, card, data = asked.runs, asked.out, asked.card, asked.data
+    """Write the page, and its data if asked for; returns what was written."""
+    runs, out, data = asked.runs, asked.out, asked.data
     if out is None and len(runs) > 1:
         raise UsageError("give the page of several runs a place: -o report.html.")
     if not 2 <= asked.points <= 250:
@@ -44,10 +42,7 @@ def report(asked: Report) -> dict[str, Any]:
     compared = None if asked.before is None else RunFolder(Path(asked.before))
     for folder in (*folders, *([compared] if compared else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
-    picture = None if asked.card_image is None else Path(asked.card_image)
-    if picture is not None and (len(runs) > 1 or picture.suffix != ".png"):
-        raise UsageError("--card-image is of one run, and a PNG file: --card-image card.png.")
-    outputs = {"--out": target, "--card": card, "--card-image": picture, "--data": data}
+    outputs = {"--out": target, "--data": data}
     _check_outputs({f: Path(path) for f, path in outputs.items() if path is not None}, folders)
     sources = [
         read_source(folder, asked.device, asked.test_examples, compared, trust=asked.trust)
@@ -63,21 +58,15 @@ def report(asked: Report) -> dict[str, Any]:
     text = page(collected)
     seconds = time.perf_counter() - started
     files: dict[Path, str] = {target: text}
-    if card is not None:
-        files[Path(card)] = report_card(collected)
     if data is not None:
         files[Path(data)] = json.dumps(collected)
     for path, content in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, content, folders)
-    if picture is not None:
-        _draw_card(collected["runs"][0], picture)
     return {
         "report": str(target),
         "bytes": len(text.encode()),
         "seconds": round(seconds, 3),
-        "card": None if card is None else str(card),
-        "card_image": None if picture is None else str(picture),
         "data": None if data is None else str(data),
         "runs": [_summary(run) for run in collected["runs"]],
     }
@@ -144,34 +133,6 @@ def _write(path: Path, content: str, folders: Sequence[RunFolder]) -> None:
     with home.locked():
         home.write(path.name, content)
         home.seal()
-
-
-def _draw_card(run: Json, path: Path) -> None:
-    """Write the headline of a run as a picture."""
-    from bayesieve.assess.figures import headline_card  # here: Matplotlib takes a second to load
-
-    head, points = run["headline"], run["curve"]["points"]
-    before, after, speedup = head["before"], head["after"], head["speedup"]
-    quality = head["sampled"] if head["way"] == "sampled" else after["quality"]
-    key, name = ("rmse", "RMSE") if run["task"] == "regression" else ("error", "test error")
-    value = f"{quality[key]:.4g}" if key == "rmse" else as_percent(quality[key])
-    numbers = [
-        (f"parameters, of {before['parameters']:,}", f"{after['weights']:,}"),
-        ("size of the weights", as_bytes(after["bytes"] or 4 * after["weights"])),
-        (name, value),
-    ]
-    if any(row["name"] == "speed" and row["verdict"] == "pass" for row in run["checks"]):
-        where = "bayesieve's runtime" if speedup["where"] == "runtime" else "torch"
-        numbers.append((f"as fast in {where}", f"{speedup['ratio']:.2g}×"))
-    headline_card(
-        path,
-        title=run["title"],
-        sentence=run["reading"][0],
-        checks=[(row["question"], row["verdict"]) for row in run["checks"]],
-        numbers=numbers,
-        curve=[(max(1 - p["zeros"], 1e-9), p[key], p["safe"]) for p in points],
-        metric="RMSE" if key == "rmse" else "test error",
-    )
 
 
 def _summary(run: Json) -> Json:

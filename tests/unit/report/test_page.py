@@ -13,12 +13,10 @@ import torch
 
 from bayesieve.assess.familiarity import Familiarity
 from bayesieve.data import load_data
-from bayesieve.deliver.card import headline_rows, report_card
 from bayesieve.report import page as pages
 from bayesieve.report.collect import collect
 from bayesieve.report.inputs import describe_inputs, familiarity
 from bayesieve.report.page import asset, page, script_text, write_report
-from bayesieve.text import tempering_words
 from reports import QUICK, digits_source, node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--"
@@ -96,20 +94,6 @@ def test_readers_without_javascript_see_the_numbers(text, data):
     body = text[text.index("<noscript>") : text.index("</noscript>")]
     error = data["runs"][0]["headline"]["after"]["quality"]["error"]
     assert f"{100 * error:.2f} %" in body
-
-
-def test_the_card_holds_the_same_numbers(data):
-    run = data["runs"][0]
-    text = report_card(data)
-    for row in headline_rows(run):
-        assert f"| {' | '.join(row)} |" in text
-    assert "## Provenance" in text
-    assert run["provenance"]["command"] in text
-    assert "Tempered" not in text
-    tempered = report_card({**data, "runs": [{**run, "tempering": tempering_words(0.2)}]})
-    assert "that of 5 times the data" in tempered
-    bad = report_card({**data, "runs": [{**run, "name": "a | b ` c\n# d"}]})
-    assert "\n# d" not in bad
 
 
 def test_tempering_is_said_beside_the_doubt(data):
