@@ -7,6 +7,7 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	then echo $$p; break; fi; done)
 
 VENV := .venv
+LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
@@ -20,7 +21,7 @@ MEMORY := $(shell [ -w /dev/shm ] && df -Pm /dev/shm | awk 'NR == 2 && $$4 > 100
 TESTED := OMP_NUM_THREADS=1 $(addprefix TMPDIR=,$(MEMORY)) $(BIN)/python -m pytest -n $(JOBS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test lint types format docs wheel bench calibrate faults ranks zoo clean
+.PHONY: help demo quick lowest test lint types format docs wheel bench calibrate faults ranks zoo clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -35,6 +36,18 @@ quick: $(STAMP) ## lint and the fast tests, for every few minutes of work
 		--ignore=tests/unit/test_docs.py --ignore=tests/unit/deliver --ignore=tests/unit/cli \
 		--ignore=tests/unit/estimators --ignore=tests/unit/report --ignore=tests/unit/runs --ignore=tests/unit/nets \
 		tests/unit tests/contract tests/property
+
+# A second environment, .venv-lowest. Newer warnings of old versions are no errors there. For a CPU build
+# of torch: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make lowest
+lowest: $(LOWEST)/.installed ## the fast tests with the oldest versions that pyproject.toml allows
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n $(JOBS) -q -W default -m "not slow" \
+		--ignore=tests/unit/test_site.py tests/unit tests/contract tests/golden
+
+$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
+	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet -c constraints-lowest.txt -e ".[tables,onnx]" \
+		pytest pytest-xdist hypothesis pandas
+	@touch $@
 
 # One torch thread per worker: two workers then use two cores, not four.
 test: lint types ## lint, types, then every test and doctest

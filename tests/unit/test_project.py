@@ -20,14 +20,16 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ALWAYS = [Requirement(line) for line in PROJECT["dependencies"]]
 OPTIONAL = [Requirement(line) for extra in EXTRAS.values() for line in extra]
 INSTALLED_BY_CI = [*ALWAYS, *(Requirement(line) for line in EXTRAS["dev"])]
-PINS = {
-    canonicalize_name(name): version
-    for name, _, version in (
-        line.partition("==")
-        for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-        if not line.startswith("#")
-    )
-}
+
+
+def pins(name: str) -> dict[str, str]:
+    """Versions by the name of the package, from a file of constraints."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    found = (line.partition("==") for line in lines if not line.startswith("#"))
+    return {canonicalize_name(package): version for package, _, version in found}
+
+
+PINS, LOWEST = pins("constraints.txt"), pins("constraints-lowest.txt")
 
 # An absolute path of one machine: a home, system or drive folder at the start of a path.
 MACHINE_PATH = re.compile(
@@ -97,6 +99,25 @@ def test_direct_dependency_is_pinned_inside_its_range(requirement):
     pin = PINS.get(canonicalize_name(requirement.name))
     assert pin is not None, f"constraints.txt does not pin {requirement.name}"
     assert requirement.specifier.contains(pin)
+
+
+@pytest.mark.parametrize("name", LOWEST)
+def test_the_lowest_versions_are_those_that_are_allowed(name):
+    """So that `make lowest` tests what pyproject.toml promises."""
+    bounds = {
+        bound.version
+        for requirement in [*ALWAYS, *OPTIONAL]
+        if canonicalize_name(requirement.name) == name
+        for bound in requirement.specifier
+    }
+    assert bounds == {LOWEST[name]}
+
+
+def test_every_dependency_that_is_always_installed_is_tested_at_its_lowest():
+    needed = [*EXTRAS["tables"], *EXTRAS["onnx"]]
+    names = {canonicalize_name(Requirement(line).name) for line in needed}
+    assert names | {canonicalize_name(requirement.name) for requirement in ALWAYS} <= LOWEST.keys()
+    assert f"torch {LOWEST['torch']} or newer" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_dependency_has_a_reason_and_no_reason_is_stale():

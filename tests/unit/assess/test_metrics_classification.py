@@ -49,8 +49,9 @@ def test_scores_agree_with_sklearn(seed: int) -> None:
 @pytest.mark.parametrize("n", [3, 6, 50])  # with 3 examples some of 5 classes never occur
 def test_macro_scores_agree_with_sklearn_and_are_zero_for_0_over_0(n: int) -> None:
     log_probs, labels = _case(7, n=n)
+    found, truth = log_probs.argmax(-1).numpy(), labels.numpy()
     expected = sk.precision_recall_fscore_support(
-        labels, log_probs.argmax(-1), labels=range(5), average="macro", zero_division=0
+        truth, found, labels=range(5), average="macro", zero_division=0
     )[:3]
     assert precision_recall_f1(log_probs.exp(), labels) == pytest.approx(expected)
 
