@@ -121,12 +121,12 @@ def measure_images(n: int, decoded: bool) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def random_pixels(path: Path, _: int | None = None) -> dict[str, Any]:
+def random_pixels(path: Path, _: int | None = None, **__: object) -> images.Decoded:
     """Random images as the decoder returns them; the name of the path says how many."""
     n = int(path.name)
     pixels = np.random.default_rng(0).integers(0, 256, (n, *SHAPE[1:], 1), dtype=np.uint8)
     none = np.zeros(n, dtype=bool)
-    return {"pixels": pixels, "labels": np.arange(n) % 2, "for_test": none, "classes": ("a", "b")}
+    return images.Decoded(pixels, np.arange(n) % 2, none, np.array(["a", "b"]))
 
 
 def write_images(home: Path, n: int, decoded: bool) -> Path:

@@ -216,9 +216,11 @@ def test_loading_images_takes_one_copy_of_pixels_beside_the_inputs(monkeypatch, 
     pixels = np.random.default_rng(0).integers(0, 256, (n, side, side, 1), dtype=np.uint8)
     arrays = {"labels": np.arange(n) % 2, "for_test": np.arange(n) % 5 == 0,
               "classes": np.array(["a", "b"])}  # fmt: skip
-    monkeypatch.setattr(
-        images, "decode_images", lambda *_, **__: {"pixels": pixels.copy(), **arrays}
-    )
+
+    def decoded(*_, **__):
+        return images.Decoded(pixels.copy(), **arrays)
+
+    monkeypatch.setattr(images, "decode_images", decoded)
     tracemalloc.start()
     images.load_images(tmp_path)
     most = tracemalloc.get_traced_memory()[1]

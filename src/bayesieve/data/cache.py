@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from bayesieve.data.stored import mapped_npy, npz_member
 from bayesieve.errors import DataError
 from bayesieve.files import sha256, write_atomically
 
+Arrays: TypeAlias = dict[str, NDArray[Any]]
 _KEPT = 16  # entries
 _mapped: set[int] = set()  # where mapped tensors begin
 
@@ -41,9 +42,7 @@ def entry_of(path: Path, *settings: object) -> str:
     return digest.hexdigest()[:32]
 
 
-def read_arrays(
-    entry: str, names: Iterable[str], *, mapped: tuple[str, ...] = ()
-) -> dict[str, NDArray[Any]] | None:
+def read_arrays(entry: str, names: Iterable[str], *, mapped: tuple[str, ...] = ()) -> Arrays | None:
     """The arrays of an entry, those named in `mapped` on the disk; None where it is not whole."""
     path = _folder() / f"{entry}.npz"
     if not _is_whole(path):
@@ -62,7 +61,7 @@ def _array(path: Path, name: str, *, mapped: bool) -> NDArray[Any]:
     return array if mapped else np.array(array)
 
 
-def write_arrays(entry: str, arrays: dict[str, NDArray[Any]]) -> bool:
+def write_arrays(entry: str, arrays: Arrays) -> bool:
     """Keep arrays as an entry; False where the folder is read-only or full."""
     try:
         path = _folder() / f"{entry}.npz"
@@ -86,7 +85,7 @@ def mapped_inputs(
     if not (_is_whole(path) and mapped_npy(path).shape == shape):
         path.parent.mkdir(parents=True, exist_ok=True)
 
-        def write(stream: Any) -> None:
+        def write(stream: IO[bytes]) -> None:
             header = {"descr": "<f4", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(stream, header)
             for block in blocks:

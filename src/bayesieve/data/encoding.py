@@ -35,7 +35,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Required, TypeAlias, TypedDict
+from typing import Literal, Required, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,7 +413,7 @@ def is_plain(entries: Sequence[Entry]) -> bool:
 
 
 def encode(
-    columns: Mapping[str, Any], entries: Sequence[Entry], who: str = "prepare_table"
+    columns: Mapping[str, object], entries: Sequence[Entry], who: str = "prepare_table"
 ) -> NDArray[np.float64]:
     """Inputs, (n, number of feature names), of raw columns; all problems are named in one error.
 

@@ -1,5 +1,6 @@
 """Examples and data sets in memory, and a torch Dataset or DataLoader gathered into them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -11,6 +12,7 @@ from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.errors import DataError
 
 Task: TypeAlias = Literal["classification", "regression"]
+Recipe: TypeAlias = Mapping[str, Any]
 Preprocessing: TypeAlias = dict[str, Any]  # strings, numbers, lists and dicts only: JSON-able
 
 

@@ -42,7 +42,7 @@ class Frame:
     columns: Mapping[str, Column]
 
     @classmethod
-    def of(cls, columns: Mapping[str, Any], who: str = "Frame") -> "Frame":
+    def of(cls, columns: Mapping[str, object], who: str = "Frame") -> "Frame":
         """A frame of sequences, one for each column."""
         frame = cls({name: column_of(values, who, name) for name, values in columns.items()})
         lengths = {name: len(column) for name, column in frame.columns.items()}
@@ -51,7 +51,7 @@ class Frame:
         return frame
 
     @classmethod
-    def of_array(cls, values: NDArray[Any], who: str = "Frame") -> "Frame":
+    def of_array(cls, values: Column, who: str = "Frame") -> "Frame":
         """The columns x1, x2, ... of an array, (n, p)."""
         return cls.of(dict(zip(array_names(values), values.T, strict=True)), who)
 
@@ -69,7 +69,7 @@ class Frame:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Column:
         values = np.stack([column.astype(object) for column in self.columns.values()], 1)
         return values if dtype is None else values.astype(dtype)
 
@@ -79,7 +79,7 @@ class Frame:
         return Frame({name: column[index] for name, column in self.columns.items()})
 
 
-def array_names(values: NDArray[Any]) -> list[str]:
+def array_names(values: Column) -> list[str]:
     """Names of the columns of an array, (n, p): x1, x2, ..."""
     return [f"x{j + 1}" for j in range(values.shape[1])]
 
@@ -101,7 +101,7 @@ def as_frame(table: Any, who: str = "Frame") -> Frame | None:
     if isinstance(table, Frame):
         return table
     if hasattr(table, "column_names") and hasattr(table, "schema"):  # Arrow
-        values: Iterable[Any] = (_of_arrow(table.column(i)) for i in range(table.num_columns))
+        values: Iterable[object] = (_of_arrow(table.column(i)) for i in range(table.num_columns))
         return _named(list(table.column_names), values, who)
     if hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
         names = list(table.columns)
@@ -114,7 +114,7 @@ def as_frame(table: Any, who: str = "Frame") -> Frame | None:
     return _of_array(table, who)
 
 
-def _named(names: Sequence[Any], values: Iterable[Any], who: str) -> Frame:
+def _named(names: Sequence[object], values: Iterable[object], who: str) -> Frame:
     texts = [str(name) for name in names]
     _check_distinct(texts, who)
     return Frame.of(dict(zip(texts, values, strict=True)), who)
@@ -144,7 +144,7 @@ def _of_arrow(column: Any) -> Any:
     return column.to_pylist()
 
 
-def _of_array(table: Any, who: str) -> Frame | None:
+def _of_array(table: object, who: str) -> Frame | None:
     """Columns of an array of text, None for one of numbers or of no shape that a table has."""
     if isinstance(table, list | tuple):
         try:
@@ -167,7 +167,7 @@ def _of_array(table: Any, who: str) -> Frame | None:
     return None
 
 
-def _numbers_of(words: NDArray[Any]) -> Any:
+def _numbers_of(words: Column) -> Column:
     """A column of numbers that became words beside text, as numbers."""
     try:
         return words.astype(np.float64)
@@ -234,7 +234,7 @@ def _floats(items: Sequence[Any]) -> Column:
     return np.array([np.nan if value is None else float(value) for value in items])
 
 
-def as_text(values: Iterable[Any]) -> Column:
+def as_text(values: Iterable[object]) -> Column:
     """Values as words, None where they are missing; 1.0 is '1'.
 
     Example:
@@ -244,14 +244,14 @@ def as_text(values: Iterable[Any]) -> Column:
     return np.array([None if _is_missing(v) else _word(v) for v in values], dtype=object)
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, numbers.Real) and not isinstance(value, bool | numbers.Integral):
         number = float(value)
         return str(int(number)) if number.is_integer() else repr(number)
     return str(value)
 
 
-def _is_missing(value: Any) -> bool:
+def _is_missing(value: object) -> bool:
     if value is None or type(value).__name__ in _MISSING_TYPES:
         return True
     if isinstance(value, float | np.floating):

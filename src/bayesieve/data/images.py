@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -41,6 +41,22 @@ _STACK = 1024  # images of one shape kept together while others are decoded
 _Pixels: TypeAlias = NDArray[np.uint8]
 
 
+class Decoded(NamedTuple):
+    """Images of a folder or archive as arrays, in the order of their names.
+
+    Args:
+        pixels: (N, H, W, C), C = 1 or 3; perhaps mapped from the disk.
+        labels: (N,), index into classes.
+        for_test: (N,), True for images of the test folder.
+        classes: sorted names.
+    """
+
+    pixels: _Pixels
+    labels: NDArray[np.int64]
+    for_test: NDArray[np.bool_]
+    classes: NDArray[np.str_]
+
+
 def load_images(
     path: Path,
     *,
@@ -67,30 +83,29 @@ def load_images(
         (3, 32, 32)
     """
     decoded = decode_images(path, image_size, skip_bad=skip_bad, max_memory=max_memory)
-    for_test = decoded["for_test"]
+    for_test = decoded.for_test
     if not for_test.any():
         for_test = np.zeros(len(for_test), dtype=bool)
         _, held_out = split_index(len(for_test), test_fraction, seed, who=f"images: {path}")
         for_test[held_out.numpy()] = True
     if for_test.all():
         raise DataError(f"images: {path} must hold training images, got only a test folder.")
-    pixels, labels = decoded.pop("pixels"), decoded["labels"]
+    pixels, labels, classes = decoded.pixels, decoded.labels, tuple(map(str, decoded.classes))
     if isinstance(pixels, np.memmap):
         settings = image_size, skip_bad, test_fraction, seed
-        return _on_disk(path, settings, pixels, labels, for_test, decoded["classes"])
+        return _on_disk(path, settings, pixels, labels, for_test, classes)
     train, test = ((pixels[mask], labels[mask]) for mask in (~for_test, for_test))
-    del pixels  # before they stand there a second time, as numbers of four bytes
-    classes = tuple(str(name) for name in decoded["classes"])
+    del pixels, decoded  # before they stand there a second time, as numbers of four bytes
     return image_set(path.name.split(".")[0], train, test, classes)
 
 
 def _on_disk(
     path: Path,
-    settings: tuple[Any, ...],
+    settings: tuple[object, ...],
     pixels: _Pixels,
     labels: NDArray[np.int64],
     for_test: NDArray[np.bool_],
-    names: NDArray[Any],
+    classes: tuple[str, ...],
 ) -> DataSet:
     """The data set with inputs that are mapped from the cache folder."""
     height, width, channels = pixels.shape[1:]
@@ -103,7 +118,7 @@ def _on_disk(
         entry = cache.entry_of(path, *settings, recipe, name)
         x = cache.mapped_inputs(entry, (len(rows), channels, height, width), blocks)
         splits.append(Examples(x, torch.from_numpy(labels[rows])))
-    classes, (train, test) = tuple(str(name) for name in names), splits
+    train, test = splits
     title = path.name.split(".")[0]
     return DataSet(title, train, test, "classification", classes, preprocessing=recipe)
 
@@ -114,18 +129,14 @@ def decode_images(
     *,
     skip_bad: bool = False,
     max_memory: int | None = None,
-) -> dict[str, Any]:
+) -> Decoded:
     """Read and decode every image below `path`; many images are remembered in the cache folder.
 
-    Returns:
-        pixels: (N, H, W, C), C = 1 or 3; mapped from the disk if the inputs that they become, of
-            four bytes each, would take more than `max_memory`.
-        labels: (N,), index into classes.
-        for_test: (N,), True for images of the test folder.
-        classes: sorted names.
+    Pixels stay on the disk if the inputs that they become, of four bytes each, would take more than
+    `max_memory`.
 
     Example:
-        >>> decode_images(Path("leaves"))["pixels"].shape  # doctest: +SKIP
+        >>> decode_images(Path("leaves")).pixels.shape  # doctest: +SKIP
         (120, 32, 32, 3)
     """
     if image_size is not None:
@@ -134,28 +145,27 @@ def decode_images(
     if not path.exists():
         raise DataError(f"data: {path} must be a folder or a tar archive, but does not exist.")
     entry = cache.entry_of(path, image_size, skip_bad)
-    kept = ("pixels", "labels", "for_test", "classes")
     large = ("pixels",) if max_memory is not None else ()
-    if (arrays := cache.read_arrays(entry, kept, mapped=large)) is not None:
+    if (arrays := cache.read_arrays(entry, Decoded._fields, mapped=large)) is not None:
         if max_memory is not None and 4 * arrays["pixels"].size <= max_memory:
             arrays["pixels"] = np.array(arrays["pixels"])
-        return arrays
+        return Decoded(**arrays)
     with cache.scratch() if large else nullcontext() as spill:
         decoded = _decoded(path, image_size, skip_bad, spill, max_memory)
-        n = len(decoded["labels"])
-        spilled = isinstance(decoded["pixels"], np.memmap)
-        if (n >= CACHE_FROM or spilled) and not cache.write_arrays(entry, decoded) and spilled:
+        spilled = isinstance(decoded.pixels, np.memmap)
+        worth = len(decoded.labels) >= CACHE_FROM or spilled
+        if worth and not cache.write_arrays(entry, decoded._asdict()) and spilled:
             raise DataError(f"images: {path} needs the cache folder, which cannot be written.")
         if not spilled:
             return decoded
-    arrays = cache.read_arrays(entry, kept, mapped=large)
+    arrays = cache.read_arrays(entry, Decoded._fields, mapped=large)
     assert arrays is not None
-    return arrays
+    return Decoded(**arrays)
 
 
 def _decoded(
     path: Path, image_size: int | None, skip_bad: bool, spill: Path | None, most: int | None
-) -> dict[str, Any]:
+) -> Decoded:
     """Decode all images; beyond `most` bytes of inputs they go to files in the folder `spill`."""
     names: list[str] = []
     stacks: list[_Pixels] = []  # of images that share a shape, not one by one: that takes twice it
@@ -277,9 +287,7 @@ def decode_image(
     return pixels[..., None] if pixels.ndim == 2 else pixels
 
 
-def _collect(
-    path: Path, names: list[str], stacks: list[_Pixels], spill: Path | None
-) -> dict[str, Any]:
+def _collect(path: Path, names: list[str], stacks: list[_Pixels], spill: Path | None) -> Decoded:
     """Images in the order of their names; raises where they disagree. Empties the stacks.
 
     They go to a file in the folder `spill`, if there is one.
@@ -322,9 +330,5 @@ def _collect(
             f"images: all images in {path} lie in one folder, {classes[0]}. Give that folder if "
             "its folders are the classes."
         )
-    return {
-        "pixels": pixels,
-        "labels": numbers.astype(np.int64),
-        "for_test": np.array([places[i][0] == "test" for i in order], dtype=bool),
-        "classes": classes,
-    }
+    for_test = np.array([places[i][0] == "test" for i in order], dtype=bool)
+    return Decoded(pixels, numbers.astype(np.int64), for_test, classes)

@@ -10,7 +10,7 @@ An **image** recipe is {"kind": "image", "shape": [C, H, W], "scale", "mean", "s
 x = (raw / scale - mean) / std, channel by channel. Table recipes are in `tables`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayesieve.checks import check_positive
-from bayesieve.data.examples import DataSet, Examples, Preprocessing
+from bayesieve.data.examples import DataSet, Examples, Preprocessing, Recipe
 
 Labelled: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]  # pixels (N, H, W[, C]), classes (N,)
 _LIMITS = (5.0, 20.0)  # standard deviations at which inputs end, in small and in large tables
@@ -120,7 +120,7 @@ def parts(n: int) -> list[slice]:
     return [slice(start, start + _IMAGES_AT_ONCE) for start in range(0, n, _IMAGES_AT_ONCE)]
 
 
-def prepare_images(pixels: NDArray[Any], recipe: Mapping[str, Any]) -> Tensor:
+def prepare_images(pixels: NDArray[Any], recipe: Recipe) -> Tensor:
     """Turn raw images, shape (N, H, W) or (N, H, W, C), into inputs, shape (N, C, H, W), float32.
 
     Example:
@@ -219,7 +219,7 @@ class PixelScale:
             )
 
     @classmethod
-    def of(cls, preprocessing: Mapping[str, Any]) -> "PixelScale":
+    def of(cls, preprocessing: Recipe) -> "PixelScale":
         """The scaling in a data set's image recipe (`DataSet.preprocessing`)."""
         if preprocessing.get("kind") != "image":
             raise ValueError(

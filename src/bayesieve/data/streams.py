@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -38,12 +38,16 @@ from bayesieve.checks import check_counts, check_not_negative
 from bayesieve.errors import DataError
 
 Pair = tuple[Any, Tensor]  # inputs (one tensor, or a tuple or dict of them) and targets
+Rows: TypeAlias = Dataset[Any]
+Loader: TypeAlias = DataLoader[Any]
+Collate: TypeAlias = Callable[[list[Any]], object]
+_States: TypeAlias = tuple[Tensor, tuple[Any, ...], Any]  # of torch, Python and NumPy
 _AT_ONCE = 256  # examples of a batch where nobody asked for a number
 _WINDOW = 8  # blocks that are mixed
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-class StoredRows(Dataset[Any]):
+class StoredRows(Rows):
     """Examples in files, read by their numbers; `data.stored` has such sources."""
 
     blocks: Sequence[int] | None = None  # rows of each part that is best read whole
@@ -88,12 +92,12 @@ class Stream:
 
     def __init__(
         self,
-        source: Dataset[Any] | DataLoader[Any],
+        source: Rows | Loader,
         *,
         n_data: int | None = None,
         workers: int = 0,
         shuffle: bool = True,
-        collate: Callable[[list[Any]], Any] | None = None,
+        collate: Collate | None = None,
     ) -> None:
         if not isinstance(source, Dataset | DataLoader):
             raise TypeError(
@@ -181,7 +185,7 @@ class Stream:
         return x, y
 
     @property
-    def _rows(self) -> Dataset[Any] | None:
+    def _rows(self) -> Rows | None:
         """The data set that is read by numbers; None for others."""
         source = self.source
         if isinstance(source, DataLoader):
@@ -204,9 +208,7 @@ class Stream:
                 yield Request(_mixed(key, place) + part[0], next(rows)[part[0] :: part[1]])
             start += per_epoch - done
 
-    def _read(
-        self, rows: Dataset[Any], asked: Iterable[Request], *, pin: bool = False
-    ) -> Iterator[Pair]:
+    def _read(self, rows: Rows, asked: Iterable[Request], *, pin: bool = False) -> Iterator[Pair]:
         reader = _Reader(rows, self.collate or default_collate)
         if not self.workers:
             for request in asked:
@@ -253,7 +255,7 @@ class Stream:
             )
 
 
-Streamed = Stream | Dataset[Any] | DataLoader[Any]
+Streamed = Stream | Rows | Loader
 
 
 def stream_of(data: object, n_data: int | None = None) -> Stream | None:
@@ -265,7 +267,7 @@ def stream_of(data: object, n_data: int | None = None) -> Stream | None:
     return Stream(data, n_data=n_data) if isinstance(data, Dataset | DataLoader) else None
 
 
-def _count(source: Dataset[Any] | DataLoader[Any], n_data: int | None) -> int:
+def _count(source: Rows | Loader, n_data: int | None) -> int:
     """N, or a message that says why it is not known."""
     if n_data is not None:
         check_counts("Stream", n_data=n_data)
@@ -296,7 +298,7 @@ def _count(source: Dataset[Any] | DataLoader[Any], n_data: int | None) -> int:
     return length or n_data or 0
 
 
-def _has_plain_order(loader: DataLoader[Any]) -> bool:
+def _has_plain_order(loader: Loader) -> bool:
     """Whether a loader reads a map-style data set in order, or shuffled: an order we can make."""
     sampler, plain = loader.sampler, type(loader.batch_sampler) is BatchSampler
     if not plain or isinstance(loader.dataset, IterableDataset):
@@ -373,10 +375,10 @@ def _mixed(seed: int, number: int) -> int:
 # Reading.
 
 
-class _Reader(Dataset[Any]):
+class _Reader(Rows):
     """The data set that workers see: a request in, a whole batch out."""
 
-    def __init__(self, rows: Dataset[Any], collate: Callable[[list[Any]], Any]) -> None:
+    def __init__(self, rows: Rows, collate: Collate) -> None:
         self.rows, self.collate = rows, collate
 
     def __getitem__(self, request: Request) -> Pair:
@@ -414,7 +416,7 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _pair(batch: Any) -> Pair:
+def _pair(batch: object) -> Pair:
     if not isinstance(batch, tuple | list) or len(batch) != 2 or not isinstance(batch[1], Tensor):
         kinds = [type(v).__name__ for v in (batch if isinstance(batch, tuple | list) else [batch])]
         raise TypeError(f"Stream: each batch must be a pair (x, y), got {', '.join(kinds)}.")
@@ -425,9 +427,9 @@ def _pinned(pair: Pair) -> Pair:
     return tree_map_only(Tensor, Tensor.pin_memory, pair)
 
 
-def _guarded(loader: DataLoader[Any], seed: int) -> Iterator[Pair]:
+def _guarded(loader: Loader, seed: int) -> Iterator[Pair]:
     """Batches of a loader that draws its random numbers from a seed, not from ours."""
-    states: list[Any] = []
+    states: list[_States] = []
     with _set_aside(states):
         _seed_all(seed)
         batches = iter(loader)
@@ -440,7 +442,7 @@ def _guarded(loader: DataLoader[Any], seed: int) -> Iterator[Pair]:
 
 
 @contextmanager
-def _set_aside(states: list[Any]) -> Iterator[None]:
+def _set_aside(states: list[_States]) -> Iterator[None]:
     """Use the generators in `states`, if any, inside the block; then put ours back."""
     ours = _global_states()
     if states:
@@ -452,12 +454,12 @@ def _set_aside(states: list[Any]) -> Iterator[None]:
         _restore(ours)
 
 
-def _global_states() -> Any:
+def _global_states() -> _States:
     """States of the generators that a data set may draw from; many use NumPy's old generator."""
     return torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
 
 
-def _restore(states: Any) -> None:
+def _restore(states: _States) -> None:
     torch.set_rng_state(states[0])
     random.setstate(states[1])
     np.random.set_state(states[2])  # noqa: NPY002

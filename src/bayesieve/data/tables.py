@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from bayesieve.data.encoding import (
     feature_names,
     fit_encoding,
 )
-from bayesieve.data.examples import DataSet, Examples, Task, split_index
+from bayesieve.data.examples import DataSet, Examples, Preprocessing, Recipe, Task, split_index
 from bayesieve.data.files import read_npz
 from bayesieve.data.frames import Column, Frame, column_of, kind_of
 from bayesieve.data.preprocessing import column_moments
@@ -142,7 +141,7 @@ def _check_names(kind: str, path: Path, names: list[str]) -> None:
         raise DataError(f"{kind}: columns of {path} must have distinct names, got {what[:200]}.")
 
 
-def _parse_words(words: Sequence[str]) -> list[Any]:
+def _parse_words(words: Sequence[str]) -> list[object]:
     """Bools, numbers or text from the words of a column; None where a word says missing."""
     stripped = [word.strip() for word in words]
     known = {word for word in stripped if word not in MISSING_WORDS}
@@ -216,7 +215,7 @@ def _read_npz_table(path: Path, target: str | None) -> tuple[dict[str, Column], 
     return arrays, arrays.pop(name), name
 
 
-def _plain(name: str, values: NDArray[Any]) -> Column:
+def _plain(name: str, values: Column) -> Column:
     if values.dtype.kind not in "biufUM":
         raise DataError(f"npz: arrays must hold numbers, bools or text, got type {values.dtype}.")
     flat = values.ravel()
@@ -226,7 +225,7 @@ def _plain(name: str, values: NDArray[Any]) -> Column:
     return column_of(flat, "npz", name).reshape(values.shape)
 
 
-def prepare_table(table: Mapping[str, Any], recipe: Mapping[str, Any]) -> Tensor:
+def prepare_table(table: Mapping[str, object], recipe: Recipe) -> Tensor:
     """Turn columns of raw values into inputs, shape (N, number of feature names), float32.
 
     Args:
@@ -325,7 +324,7 @@ def encode_table(
 
 def _target(
     name: str, y: Column, task: Task, train: NDArray[np.int64], *, counts: bool
-) -> tuple[tuple[str, ...] | None, Tensor, dict[str, Any], tuple[Tensor, ...]]:
+) -> tuple[tuple[str, ...] | None, Tensor, Preprocessing, tuple[Tensor, ...]]:
     """Classes or None, targets of all rows, the recipe's words about them, their mean and std."""
     for column in (y,) if y.ndim == 1 else tuple(y.T):
         advice = "Targets are never imputed: drop these rows."

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import _safe_indexing, check_random_state, indexable
+from sklearn.utils import Tags, _safe_indexing, check_random_state, indexable
 from sklearn.utils.validation import (
     _check_sample_weight,
     _num_samples,
@@ -47,7 +47,7 @@ from bayesieve.estimators.mixture import needed_draws, predict_members, with_unk
 from bayesieve.estimators.online import continued
 from bayesieve.estimators.pace import Pace
 from bayesieve.estimators.population import DTYPE, Table, Training
-from bayesieve.estimators.scale import FloatArray, Scale
+from bayesieve.estimators.scale import Array, FloatArray, Scale, Seed
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
 from bayesieve.training.schedule import Schedule
@@ -116,9 +116,9 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
     max_seconds: float | None = None
     verbose: int = 0
     standardise: bool = True
-    random_state: Any = None
+    random_state: Seed = None
     device: str | None = None
-    _y_checks: ClassVar[dict[str, Any]] = {}  # how scikit-learn is to check targets
+    _y_checks: ClassVar[dict[str, bool]] = {}  # how scikit-learn is to check targets
     y_scale_: Scale | None = field(init=False)
     encoding_: list[Entry] = field(init=False)
     sparse_models_: list[SparseModel] = field(init=False)
@@ -132,7 +132,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
     def _likelihood(self, *, learned_noise: bool) -> Likelihood:
         raise NotImplementedError
 
-    def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
+    def _targets(self, y: Array, weight: FloatArray | None, *, reset: bool) -> Tensor:
         """Targets as the network sees them; with `reset` classes and scale are learned."""
         raise NotImplementedError
 
@@ -140,7 +140,9 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
         """How much each row counts: sample weights, times class weights where there are any."""
         return sample_weight
 
-    def _without_base(self, X: Any, y: Any, weight: FloatArray | None, *, reset: bool) -> Any:
+    def _without_base(
+        self, X: FloatArray, y: Array, weight: FloatArray | None, *, reset: bool
+    ) -> Array:
         """Targets less what another model says of them, where there is one."""
         return y
 
@@ -150,7 +152,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
     def _calibrate(self, table: Table, group: Group) -> None:
         """Learn from predictions of the inner folds on rows they have not seen."""
 
-    def _scores(self, X: Any, y: Any) -> Tensor:
+    def _scores(self, X: ArrayLike, y: ArrayLike) -> Tensor:
         """Conformal scores of rows the estimator has not seen, (n,) or (n, m)."""
         raise NotImplementedError
 
@@ -229,21 +231,22 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
         row_weight = None if counts is None else torch.as_tensor(counts).to(DTYPE)
         return Table(self.x_scale_.apply(columns), targets, row_weight)
 
-    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[FloatArray, Any]:
+    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[FloatArray, Array]:
         """Inputs as numbers, (n, q), and targets; with `reset` the encoding is learned."""
         frame = as_frame(X, self._who)
         if frame is None:
-            values, y = validate_data(
+            values, targets = validate_data(
                 self, X, y, dtype=np.float64, ensure_all_finite="allow-nan", reset=reset,
                 **self._y_checks,
             )  # fmt: skip
         else:
             values = frame
             self._check_names(X, frame, y, reset=reset)
-            _, y = check_X_y(np.zeros((len(frame), 1)), y, estimator=self, **self._y_checks)
+            rows = np.zeros((len(frame), 1))
+            _, targets = check_X_y(rows, y, estimator=self, **self._y_checks)
         if reset:
             self.encoding_ = encoding_of(values, self._who)
-        return inputs_of(values, self.encoding_, self._who), y
+        return inputs_of(values, self.encoding_, self._who), targets
 
     def _numbers(self, X: ArrayLike) -> FloatArray:
         """Inputs of new rows as numbers, (n, q)."""
@@ -357,7 +360,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
         return np.asarray(self.familiarity_.score(x).double().numpy())
 
-    def _samples(self, X: ArrayLike, n: int, random_state: Any) -> Tensor:
+    def _samples(self, X: ArrayLike, n: int, random_state: Seed) -> Tensor:
         """Targets drawn from the mixture, as the network sees them, (n, rows, ...)."""
         check_positive(self._who, n_samples=n)
         seed = int(check_random_state(random_state).randint(2**31))
@@ -365,7 +368,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
 
     def partial_dependence(
         self, X: ArrayLike, column: str | int, *, points: int = 20, level: float = 0.9
-    ) -> tuple[NDArray[Any], Dependence]:
+    ) -> tuple[Array, Dependence]:
         """How predictions depend on a column, with the band of `level` of the posterior draws.
 
         Args:
@@ -398,7 +401,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
         x = self.x_scale_.apply(numbers)
         return answers(predict_members(self.sparse_models_, x, self.n_samples_))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         return tags

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
@@ -17,7 +18,7 @@ from bayesieve.assess.conformal import conformal_labels, label_scores
 from bayesieve.checks import check_fraction
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Likelihood
 from bayesieve.estimators.base import SieveEstimator
-from bayesieve.estimators.scale import FloatArray
+from bayesieve.estimators.scale import Array, FloatArray, Seed
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -47,7 +48,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     """
 
     class_weight: Mapping[Any, float] | str | None = None
-    _y_checks: ClassVar[dict[str, Any]] = {"multi_output": True}
+    _y_checks: ClassVar[dict[str, bool]] = {"multi_output": True}
 
     def partial_fit(
         self,
@@ -79,7 +80,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         finally:
             del self._all_classes
 
-    def predict(self, X: ArrayLike) -> NDArray[Any]:
+    def predict(self, X: ArrayLike) -> Array:
         """The likeliest label of each row, (n,); 0 and 1, (n, m), of several targets."""
         probs = self.predict_proba(X)
         if self._several:
@@ -119,7 +120,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         inside[torch.arange(len(inside)), torch.as_tensor(likeliest)] = True
         return np.asarray(inside.numpy())
 
-    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> NDArray[Any]:
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Seed = 0) -> Array:
         """Labels drawn from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
         drawn = self._samples(X, n_samples, random_state).movedim(0, -1).numpy()
         return np.asarray(drawn if self._several else self.classes_[drawn])
@@ -135,7 +136,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         """Whether every row has several targets of 0 and 1."""
         return getattr(self, "_n_labels", 0) > 0  # old pickles have none
 
-    def _labels(self, y: NDArray[Any]) -> Tensor:
+    def _labels(self, y: Array) -> Tensor:
         """Class numbers as the network sees them, (n,), or (n, m) of several targets."""
         if self._several:
             if y.ndim != 2 or y.shape[1] != self._n_labels or not np.isin(y, (0, 1)).all():
@@ -155,7 +156,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     def _likelihood(self, *, learned_noise: bool) -> Likelihood:
         return Bernoulli() if self._several else Categorical()
 
-    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
+    def _validated(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[FloatArray, Array]:
         X, y = super()._validated(X, y, reset=reset)
         check_classification_targets(y)
         kind = type_of_target(y)
@@ -166,7 +167,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
             )
         return X, y if kind == "multilabel-indicator" else column_or_1d(y, warn=True)
 
-    def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
+    def _targets(self, y: Array, weight: FloatArray | None, *, reset: bool) -> Tensor:
         if reset:
             known = getattr(self, "_all_classes", None)
             self._n_labels = y.shape[1] if y.ndim == 2 else 0
@@ -177,7 +178,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
             self.y_scale_ = None
         return self._labels(y)
 
-    def _refuse_for_several(self, classes: NDArray[Any] | None) -> None:
+    def _refuse_for_several(self, classes: Array | None) -> None:
         """Raise for what has a meaning for one label a row only."""
         asked = {"class_weight": self.class_weight, "conformal": self.conformal or None,
                  "classes": classes}  # fmt: skip
@@ -204,15 +205,16 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
         model._all_classes = self.classes_
         return model
 
-    def _scores(self, X: Any, y: Any) -> Tensor:
+    def _scores(self, X: ArrayLike, y: ArrayLike) -> Tensor:
         """1 - p(label); 1 for a label that the rows to learn from lack."""
-        y = column_or_1d(y)
-        known, scores = np.isin(y, self.classes_), torch.ones(len(y), dtype=torch.float64)
+        labels = column_or_1d(y)
+        known = np.isin(labels, self.classes_)
+        scores = torch.ones(len(labels), dtype=torch.float64)
         probs = torch.as_tensor(self.predict_proba(X))[known]
-        scores[known] = label_scores(probs, self._labels(y[known]))
+        scores[known] = label_scores(probs, self._labels(labels[known]))
         return scores
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         return tags

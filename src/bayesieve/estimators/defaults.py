@@ -7,7 +7,7 @@ docs/tables.md says how they were measured.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from bayesieve.checks import (
     AUTO,
@@ -18,9 +18,9 @@ from bayesieve.checks import (
 )
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.data.examples import Task
-from bayesieve.engines import Engine, recipes
+from bayesieve.engines import recipes
 from bayesieve.engines.recipes import EngineName, RunSize
-from bayesieve.estimators.population import Candidate, Training
+from bayesieve.estimators.population import AnyEngine, Candidate, Training
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.sieve.scores import ScoreName
@@ -66,7 +66,7 @@ class Choices:
             compared, and 1 for others.
     """
 
-    engine: str | Engine[Any] = "sbnn"
+    engine: str | AnyEngine = "sbnn"
     hidden: Sequence[int] | None = None
     bins: int | None = None
     epochs: int | None = None
@@ -96,7 +96,7 @@ class TableSettings(Training):
         parts: of the rows that each of them is one of.
     """
 
-    engine: Engine[Any]
+    engine: AnyEngine
     learned_noise: bool
     takes_weights: bool
     widths: tuple[tuple[int, ...], tuple[int, ...]]
@@ -250,7 +250,7 @@ def _enough_folds(n_rows: int) -> int:
     return max(1, min(_FOLDS, round(_FOLDS * _HELD_OUT / n_rows)))
 
 
-def _name(who: str, engine: str | Engine[Any], lr: float | None) -> EngineName:
+def _name(who: str, engine: str | AnyEngine, lr: float | None) -> EngineName:
     """The name of an engine that is one of those in the recipes."""
     if isinstance(engine, str):
         check_choice(who, "engine", engine, recipes.ENGINES)
@@ -266,9 +266,7 @@ def _name(who: str, engine: str | Engine[Any], lr: float | None) -> EngineName:
     return name
 
 
-def _built(
-    engine: str | Engine[Any], name: EngineName, lr: float | None, size: RunSize
-) -> Engine[Any]:
+def _built(engine: str | AnyEngine, name: EngineName, lr: float | None, size: RunSize) -> AnyEngine:
     """The engine of a name, or the object with its open numbers filled in, as recommended."""
     if not isinstance(engine, str):
         return recipes.complete(engine, size)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +10,7 @@ from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.batch import Rows
 from bayesieve.core.likelihoods import Likelihood, pooled
 from bayesieve.core.posterior import Posterior
-from bayesieve.engines import Engine
-from bayesieve.estimators.population import Table, Training, nothing_left, train_networks
+from bayesieve.estimators.population import AnyEngine, Table, Training, nothing_left, train_networks
 from bayesieve.select import Source, feature_importance
 from bayesieve.training.fit import Fit
 
@@ -48,7 +46,7 @@ class PopulationFits:
     y: Tensor
     model: nn.Module
     likelihood: Likelihood
-    engine: Engine[Any]
+    engine: AnyEngine
     training: Training = field(default_factory=Training)
     source: Source | None = None
     weight: Tensor | None = None

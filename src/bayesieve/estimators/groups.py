@@ -23,11 +23,11 @@ from bayesieve.core.batch import Rows, stacked
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
-from bayesieve.engines import Engine
 from bayesieve.estimators.defaults import Start, TableSettings
 from bayesieve.estimators.mixture import log_density, predict_members
 from bayesieve.estimators.pace import REHEARSED, Pace
 from bayesieve.estimators.population import (
+    AnyEngine,
     Candidate,
     Table,
     Training,
@@ -85,7 +85,7 @@ class Form:
 
     tables: Sequence[Table]
     model: nn.Module
-    engines: Sequence[Engine[Any]]
+    engines: Sequence[AnyEngine]
 
     def only(self, numbers: Sequence[int]) -> "Form":
         """Some of the tables."""
@@ -146,7 +146,7 @@ def train_tables(
     return found
 
 
-def _started(engine: Engine[Any], start: Start | None) -> Engine[Any]:
+def _started(engine: AnyEngine, start: Start | None) -> AnyEngine:
     return engine if start is None else replace(engine, start=start)  # type: ignore[type-var]
 
 

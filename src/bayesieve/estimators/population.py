@@ -9,7 +9,7 @@ studies call it. `estimators.mixture` averages the draws of several networks.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,9 @@ from bayesieve.training.options import Callback, Validation
 from bayesieve.training.schedule import Schedule
 
 DTYPE = torch.float32
+
+
+AnyEngine: TypeAlias = Engine[Any]  # whatever its state
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +140,7 @@ def train_networks(
     likelihood: Likelihood,
     table: Table,
     rows: Rows | None,
-    engine: Engine[Any] | Sequence[Engine[Any]],
+    engine: AnyEngine | Sequence[AnyEngine],
     training: Training,
     *,
     validation: Validation | None = None,

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
 from bayesieve.assess.conformal import conformal_interval, residual_scores
@@ -32,7 +32,7 @@ from bayesieve.estimators.mixture import (
     with_noise_factor,
 )
 from bayesieve.estimators.population import Table
-from bayesieve.estimators.scale import FloatArray, Scale
+from bayesieve.estimators.scale import Array, FloatArray, Scale, Seed
 from bayesieve.estimators.tails import Tails, likeliest_tails
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
@@ -89,7 +89,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
 
     likelihood: str | Likelihood = "gaussian"
     base: Literal["boosting", "auto"] | None = None
-    _y_checks: ClassVar[dict[str, Any]] = {"multi_output": True, "y_numeric": True}
+    _y_checks: ClassVar[dict[str, bool]] = {"multi_output": True, "y_numeric": True}
     y_scale_: Scale = field(init=False)
     base_: str | None = field(init=False)
     likelihood_: str | Likelihood = field(init=False)
@@ -174,7 +174,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return self._shaped(np.asarray(torch.stack(found, -1).numpy()))
 
     def sample_y(
-        self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0
+        self, X: ArrayLike, n_samples: int = 1, random_state: Seed = 0
     ) -> NDArray[np.float64]:
         """Draws from the predictive distribution, (n, n_samples) or (n, m, n_samples)."""
         check_positive(self._who, n_samples=n_samples)
@@ -184,7 +184,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         drawn = np.moveaxis(self.y_scale_.undo(targets) + self._base_mean(X), 0, -1)
         return self._shaped(drawn)
 
-    def sample(self, X: ArrayLike, n: int = 1, random_state: Any = 0) -> NDArray[np.float64]:
+    def sample(self, X: ArrayLike, n: int = 1, random_state: Seed = 0) -> NDArray[np.float64]:
         """As `sample_y`: n draws of the target of each row."""
         return self.sample_y(X, n, random_state)
 
@@ -230,7 +230,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         mean, aleatoric, epistemic = self._moments(X)
         return torch.as_tensor(mean), torch.as_tensor(np.hypot(aleatoric, epistemic))
 
-    def _scores(self, X: Any, y: Any) -> Tensor:
+    def _scores(self, X: ArrayLike, y: ArrayLike) -> Tensor:
         """|y - mean| / std, (n, m)."""
         mean, std = self._mean_and_std(X)
         targets = torch.as_tensor(np.asarray(y, dtype=np.float64).reshape(len(mean), -1))
@@ -272,7 +272,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             return kind()
         return kind.configured(_NOISE_STD, learned_noise)
 
-    def _targets(self, y: Any, weight: FloatArray | None, *, reset: bool) -> Tensor:
+    def _targets(self, y: Array, weight: FloatArray | None, *, reset: bool) -> Tensor:
         columns = y.reshape(len(y), -1)
         if reset:
             self._y_ndim = y.ndim
@@ -373,7 +373,9 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         mean: FloatArray = self.base_model_.predict(self._numbers(X))[:, None]
         return mean
 
-    def _without_base(self, X: Any, y: Any, weight: FloatArray | None, *, reset: bool) -> Any:
+    def _without_base(
+        self, X: FloatArray, y: Array, weight: FloatArray | None, *, reset: bool
+    ) -> Array:
         """Targets less what boosted trees say of rows that they have not seen."""
         if not reset:
             return y if self.base_ is None else y - self.base_model_.predict(X)
@@ -414,7 +416,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             )
         return super().export(path)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = True

@@ -12,6 +12,8 @@ from bayesieve.data.preprocessing import cut_moments
 from bayesieve.estimators.population import DTYPE
 
 FloatArray = NDArray[np.float64]
+Array = NDArray[Any]
+Seed = int | np.random.RandomState | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,7 @@ class Scale:
     @classmethod
     def of(
         cls,
-        values: NDArray[Any],
+        values: Array,
         weight: FloatArray | None = None,
         *,
         neutral: bool = False,
@@ -65,7 +67,7 @@ class Scale:
         mean, std = np.where(varies, mean, values[0]), np.where(varies, std, 1.0)
         return cls(mean, std, varies, limit)
 
-    def apply(self, values: NDArray[Any]) -> Tensor:
+    def apply(self, values: Array) -> Tensor:
         """(n, p) in units of the standard deviation."""
         units = (values.astype(np.float64) - self.mean) / self.std
         return torch.as_tensor(units.clip(-self.limit, self.limit)).to(DTYPE)

@@ -1,14 +1,14 @@
 """Which columns of a table matter: a selector for pipelines."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, clone
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -21,6 +21,7 @@ from bayesieve.estimators.fits import PopulationFits, by_column
 from bayesieve.estimators.importance import column_importance
 from bayesieve.estimators.population import Table, Training
 from bayesieve.estimators.regressor import SieveRegressor
+from bayesieve.estimators.scale import Seed
 from bayesieve.select import (
     PROPORTIONS,
     AdditiveFits,
@@ -96,7 +97,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     folds: int = 10
     proportions: tuple[float, ...] | None = None
     bootstrap: int = 0
-    random_state: Any = None
+    random_state: Seed = None
 
     def fit(
         self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
@@ -266,7 +267,7 @@ class SieveSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 2))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.input_tags.allow_nan = True
