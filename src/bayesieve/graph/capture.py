@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, mapped, shown, tensors_of
 from bayesieve.core.turns import own_turn
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.graph import PREFIX, Graph, named_tensors, replace_tensor
+from bayesieve.graph.graph import PREFIX, Graph, named_tensors, refill_, replace_tensor
 from bayesieve.graph.operations import aten, overwrites, spelled
 
 
@@ -311,11 +311,7 @@ class Called(nn.Module):
 def _exported(module: nn.Module, example: Input) -> Graph:
     """The graph of a module in eval mode as it runs; weights on no device are zeros meanwhile."""
     absent = {name: t for name, t in named_tensors(module).items() if t.is_meta}
-    first: dict[int, Tensor] = {}
-    for name, tensor in absent.items():
-        zeros = torch.zeros_like(tensor, device="cpu")
-        value = nn.Parameter(zeros) if isinstance(tensor, nn.Parameter) else zeros
-        replace_tensor(module, name, first.setdefault(id(tensor), value))
+    refill_(module, lambda _, t: torch.zeros_like(t, device="cpu") if t.is_meta else None)
     example = mapped(Tensor.cpu, example)
     program = _program(Called(module.cpu(), example).eval(), example, free=True)
     traced = None if program is None else program.module()

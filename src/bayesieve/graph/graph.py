@@ -5,6 +5,7 @@
 
 import inspect
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -205,3 +206,21 @@ def replace_tensor(module: nn.Module, name: str, value: Tensor) -> None:
     owner = module.get_submodule(path)
     home = owner._parameters if leaf in owner._parameters else owner._buffers
     home[leaf] = value  # type: ignore[assignment]
+
+
+def refill_(module: nn.Module, fill: Callable[[str, Tensor], Tensor | None]) -> None:
+    """Replace parameters and buffers; one that has several names stays one.
+
+    Args:
+        module: to be changed.
+        fill: returns the new value of a tensor under its first name, None to leave it.
+    """
+    made: dict[int, Tensor | None] = {}
+    for name, old in named_tensors(module).items():
+        if id(old) not in made:
+            value = made[id(old)] = fill(name, old)
+            if value is not None and isinstance(old, nn.Parameter):
+                made[id(old)] = nn.Parameter(value)
+        new = made[id(old)]
+        if new is not None:
+            replace_tensor(module, name, new)

@@ -17,7 +17,7 @@ nothing is removed, and biases simply count as kept.
 
 import copy
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ from bayesieve.core.inputs import Input, as_inputs, mapped, tensors_of
 from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.graph.graph import refill_
 from bayesieve.graph.links import Link, links
 from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.lifting import plain_layers
@@ -228,8 +229,14 @@ def _coupled(network: Network, example: Input) -> Groups:
 def _numbered(network: Network, inputs: Input) -> tuple[fx.GraphModule, dict[Any, Tensor]]:
     """The traced network, and the entries of w that each of its parameters holds."""
     place = torch.arange(1, network.layout.size + 1, dtype=torch.float64)  # 0: not in w
-    module = plain_layers(_with_numbers(network, network.split(place)[0]))
+    pieces, module = network.split(place)[0], copy.deepcopy(network.skeleton)
     numbers: dict[Any, Tensor] = {}
+
+    def number(name: str, old: Tensor) -> Tensor | None:
+        """The numbers of a weight of w, which has no device here; 0 for other parameters."""
+        if not isinstance(old, nn.Parameter):
+            return None
+        return pieces[name] if old.is_meta else torch.zeros(old.shape, dtype=place.dtype)
 
     def take(module: nn.Module) -> None:
         """Take the numbers out of the parameters, which are 0 then."""
@@ -238,26 +245,11 @@ def _numbered(network: Network, inputs: Input) -> tuple[fx.GraphModule, dict[Any
                 numbers[parameter] = parameter.detach().long() - 1
             parameter.data = torch.zeros_like(parameter, dtype=network.dtype)
 
+    refill_(module, number)
+    module = plain_layers(module.cpu().eval())
     traced = opened("groups", module, inputs, before_export=take)  # export keeps the parameters
     take(traced)
     return traced, numbers
-
-
-def _with_numbers(network: Network, parameters: Mapping[str, Tensor]) -> nn.Module:
-    """The network's module in eval mode, with other parameters; 0 where none is given."""
-    module = copy.deepcopy(network.skeleton)
-    fresh: dict[int, nn.Parameter] = {}
-    names = {id(p): name for name, p in module.named_parameters()}
-    for owner in module.modules():
-        for leaf, old in list(owner._parameters.items()):
-            if old is None:
-                continue
-            if id(old) not in fresh:
-                value = parameters.get(names[id(old)]) if old.is_meta else None
-                value = torch.zeros(old.shape, dtype=torch.float64) if value is None else value
-                fresh[id(old)] = nn.Parameter(value.clone())
-            owner._parameters[leaf] = fresh[id(old)]
-    return module.cpu().eval()
 
 
 def _families(coupling: Coupling, layout: Layout) -> dict[str, Tensor]:

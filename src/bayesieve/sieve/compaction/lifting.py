@@ -5,6 +5,7 @@ function of the table below: the call becomes a layer with the same parameters. 
 user that computes a linear map or an RMS norm is recognised by what it does: it is tried.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -46,8 +47,8 @@ def _batch_norm(a: Arguments, n_axes: int) -> nn.Module:
 
 
 def _layer_norm(a: Arguments, n_axes: int) -> nn.Module:
-    affine, shape = a["weight"] is not None, tuple(a["normalized_shape"])
-    return nn.LayerNorm(shape, a["eps"], affine, bias=a["bias"] is not None, device="meta")
+    shape, affine, bias = tuple(a["normalized_shape"]), a["weight"] is not None, a["bias"]
+    return nn.LayerNorm(shape, a["eps"], affine, bias=bias is not None, device="meta")
 
 
 def _group_norm(a: Arguments, n_axes: int) -> nn.Module:
@@ -57,8 +58,8 @@ def _group_norm(a: Arguments, n_axes: int) -> nn.Module:
 
 
 def _rms_norm(a: Arguments, n_axes: int) -> nn.Module:
-    affine, shape = a["weight"] is not None, tuple(a["normalized_shape"])
-    return nn.RMSNorm(list(shape), a["eps"], affine, device="meta")
+    affine = a["weight"] is not None
+    return nn.RMSNorm(list(a["normalized_shape"]), a["eps"], affine, device="meta")
 
 
 def _embedding(a: Arguments, n_axes: int) -> nn.Module:
@@ -72,32 +73,25 @@ class _NotALayerError(Exception):
     """The call has no layer that computes the same."""
 
 
-Lift = tuple[Callable[[Arguments, int], nn.Module], dict[str, Any]]  # arguments, with defaults
-_CONV = {"input": None, "weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1,
-         "groups": 1}  # fmt: skip
-_LIFTS: dict[Any, Lift] = {
-    F.linear: (_linear, {"input": None, "weight": None, "bias": None}),
-    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), (_conv, _CONV)),
-    F.batch_norm: (
-        _batch_norm,
-        {"input": None, "running_mean": None, "running_var": None, "weight": None, "bias": None,
-         "training": False, "momentum": 0.1, "eps": 1e-5},
-    ),
-    F.layer_norm: (
-        _layer_norm,
-        {"input": None, "normalized_shape": (), "weight": None, "bias": None, "eps": 1e-5},
-    ),
-    F.group_norm: (
-        _group_norm,
-        {"input": None, "num_groups": 1, "weight": None, "bias": None, "eps": 1e-5},
-    ),
-    F.rms_norm: (_rms_norm, {"input": None, "normalized_shape": (), "weight": None, "eps": None}),
-    F.embedding: (
-        _embedding,
-        {"input": None, "weight": None, "padding_idx": None, "max_norm": None, "norm_type": 2.0,
-         "scale_grad_by_freq": False, "sparse": False},
-    ),
-}  # fmt: skip
+_LIFTS: dict[Any, Callable[[Arguments, int], nn.Module]] = {
+    F.linear: _linear,
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), _conv),
+    F.batch_norm: _batch_norm,
+    F.layer_norm: _layer_norm,
+    F.group_norm: _group_norm,
+    F.rms_norm: _rms_norm,
+    F.embedding: _embedding,
+}
+_BUILT_IN = {"input": None, "weight": None, "bias": None, "stride": 1, "padding": 0, "dilation": 1,
+             "groups": 1}  # fmt: skip
+
+
+def _defaults(function: Any) -> dict[str, Any]:
+    """Arguments of a function with their defaults, None where there is none."""
+    if not inspect.isfunction(function):  # linear and convolutions have no signature
+        return _BUILT_IN
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: None if p.default is p.empty else p.default for p in parameters}
 
 
 def lift(graph: Graph) -> None:
@@ -126,7 +120,7 @@ def _forget(name: str, traced: fx.GraphModule) -> None:
 
 def _lift(node: fx.Node, graph: Graph) -> set[str]:
     """Make one call a layer; the names of its tensors that are elsewhere too."""
-    make, defaults = _LIFTS[node.target]
+    make, defaults = _LIFTS[node.target], _defaults(node.target)
     if len(node.args) > len(defaults) or not set(node.kwargs) <= set(defaults):
         return set()
     given = dict(zip(defaults, node.args, strict=False)) | node.kwargs
