@@ -19,8 +19,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from bayesieve.assess.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.problem import Problem
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.files import write_atomically

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import torch
 
 from bayesieve import SBNN, Problem, laplace, likelihoods, priors, prune
-from bayesieve.assess.memory import memory_need
-from bayesieve.core.memory import forget_peak, peak_resident_bytes
+from bayesieve.assess.memory import forget_peak, peak_resident_bytes
 from bayesieve.files import write_atomically
 from bayesieve.nets import gpt
+from bayesieve.runs.memory import memory_need
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.launch import fit
 

@@ -30,10 +30,9 @@ from torch import Tensor, nn
 
 from bayesieve import runs
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.memory import memory_need
+from bayesieve.assess.memory import forget_peak, peak_resident_bytes
 from bayesieve.assess.predict import FEWEST_DRAWS
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.data import images
@@ -41,6 +40,7 @@ from bayesieve.engines.recipes import ENGINES, RunSize, build
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
 from bayesieve.nets import lenet5_caffe, mlp
+from bayesieve.runs.memory import memory_need
 from bayesieve.training.launch import fit
 
 SHAPE, CLASSES, N_TRAIN, N_TEST, BATCH, STEPS = (1, 28, 28), 10, 20_000, 2_000, 128, 6

@@ -40,7 +40,6 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from bayesieve.assess.moments import MomentNetwork
 from bayesieve.assess.predict import weight_vectors
 from bayesieve.core import native
 from bayesieve.core.batch import Batch
@@ -59,6 +58,7 @@ from bayesieve.nets import conv2_fc2, mlp
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels, make_stepper
+from bayesieve.uncertainty.moments import MomentNetwork
 
 BATCH, N_TRAIN, N_DRAWS = 128, 4096, 100
 STEPS_PER_ROUND, WARM_UP = 10, 5

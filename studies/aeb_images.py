@@ -39,7 +39,6 @@ from torch import Tensor, nn
 
 from bayesieve import MAP, SGHMC, SGLD, Roles, Schedule, load_data, priors
 from bayesieve.assess.diagnostics import pooled
-from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.posterior import Samples
 from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
@@ -51,6 +50,7 @@ from bayesieve.nets import conv2_bn_fc3, conv2_fc2
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
 from bayesieve.training.stepper import CompileMode
+from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
 from studies.figures import method_curves
 from studies.harness import (
     Run,

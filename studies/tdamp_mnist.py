@@ -28,7 +28,6 @@ import torch
 
 from bayesieve import MAP, TDAMP, Problem, likelihoods, load_data, priors
 from bayesieve.assess import figures
-from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -39,6 +38,7 @@ from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
 from bayesieve.training.options import Progress
+from bayesieve.uncertainty.calibration import fit_temperature
 from studies.figures import lines
 from studies.harness import Row, Run, chosen, make_row, seeded, study_parser
 from studies.images import mean_and_draws, of_unit_energy

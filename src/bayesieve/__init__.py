@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from bayesieve import runs as runs
     from bayesieve.assess.diagnostics import diagnose as diagnose
     from bayesieve.assess.evaluate import evaluate as evaluate
-    from bayesieve.assess.familiarity import Familiarity as Familiarity
     from bayesieve.assess.predict import predict as predict
     from bayesieve.checks import AUTO as AUTO
     from bayesieve.core import likelihoods as likelihoods
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     from bayesieve.training.launch import fit as fit
     from bayesieve.training.options import Validation as Validation
     from bayesieve.training.schedule import Schedule as Schedule
+    from bayesieve.uncertainty.familiarity import Familiarity as Familiarity
 
 __version__ = "0.2.0"
 
@@ -61,7 +61,7 @@ _HOME = {
     "Roles": "core.layout",
     "Chain": "engines.sampling",
     "predict": "assess.predict",
-    "Familiarity": "assess.familiarity",
+    "Familiarity": "uncertainty.familiarity",
     "evaluate": "assess.evaluate",
     "diagnose": "assess.diagnostics",
     "prune": "sieve.prune",

@@ -19,7 +19,6 @@ from torch import Generator, Tensor, nn
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, draws_of
@@ -31,6 +30,7 @@ from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.launch import fit
+from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
 from studies.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
 
 N_ATTACKED = 1000  # test inputs attacked, evenly spaced

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from bayesieve.assess.robustness import Attacked, fgsm_curve
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.runs import load
+from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
 from commands import as_json, ok, refused
 
 TRAIN = ("train", "--device", "cpu", "--no-figures", "--epochs", "3")

@@ -34,7 +34,6 @@ from torch import nn
 
 import bayesieve
 from bayesieve import runs
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
@@ -51,6 +50,7 @@ from bayesieve.runs.folder import NETWORK
 from bayesieve.runs.owned import MARKER
 from bayesieve.runs.page import _history
 from bayesieve.training.checkpoint import read_checkpoint
+from bayesieve.uncertainty.familiarity import Familiarity
 from faults.rows import OTHER
 
 SOURCE = Path(bayesieve.__file__).parent

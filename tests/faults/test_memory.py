@@ -10,19 +10,18 @@ import torch
 from torch import nn
 
 import bayesieve as bs
-from bayesieve.assess import memory
-from bayesieve.assess.memory import MemoryNeed, memory_need
+from bayesieve.assess.memory import LiveBytes, _left_in_groups, free_bytes
 from bayesieve.checks import check_threads
 from bayesieve.cli.main import _message, exit_code
 from bayesieve.core.batch import first_not_finite
 from bayesieve.core.likelihoods import Categorical, Gaussian
-from bayesieve.core.memory import LiveBytes, _left_in_groups, free_bytes
 from bayesieve.core.posterior import posterior_of
 from bayesieve.core.state import named_tensors
 from bayesieve.data import images
 from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import ShortOfMemoryError
-from bayesieve.runs import learn, train
+from bayesieve.runs import learn, memory, train
+from bayesieve.runs.memory import MemoryNeed, memory_need
 from bayesieve.runs.run import load
 from bayesieve.training import loop
 from bayesieve.training.fingerprint import fingerprint

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.deliver.c import export_c
 from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Affine, CompiledLayers
+from bayesieve.uncertainty.familiarity import Familiarity
 from compiled import needs_compiler, run_c
 from reports import node
 

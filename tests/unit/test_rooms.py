@@ -17,7 +17,7 @@ BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text(encod
 # A room imports itself, `checks`, `errors`, `files`, `text` and the rooms named here.
 _INPUTS = {"data", "nets"}
 _FITTED = {*_INPUTS, "core", "graph", "engines", "training"}
-_ALL = {*_FITTED, "sieve", "assess", "deliver"}
+_ALL = {*_FITTED, "sieve", "assess", "uncertainty", "deliver"}
 MAY_IMPORT: dict[str, set[str]] = {
     "checks": set(),
     "errors": set(),
@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assess": _FITTED,
     "sieve": {*_INPUTS, "core", "graph", "engines"},
     "contrib": _FITTED,
-    "deliver": {*_FITTED, "sieve", "assess"},
+    "uncertainty": {*_FITTED, "assess"},
+    "deliver": {*_FITTED, "sieve", "assess", "uncertainty"},
     "select": _ALL,
     "estimators": {*_ALL, "select"},
     "report": {*_ALL, "select"},
@@ -147,7 +148,7 @@ def not_yet(*names):
 
 import bayesieve.data
 not_yet("sklearn", "pandas", "pyarrow", "PIL", "matplotlib")
-import bayesieve.assess.metrics, bayesieve.assess.calibration
+import bayesieve.assess.metrics, bayesieve.uncertainty.calibration
 not_yet("matplotlib")
 from bayesieve import runs
 runs.train(data="digits", net="mlp:8", steps=2, figures=False, out=sys.argv[1])

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor, nn
 
+from bayesieve.assess.memory import LiveBytes
 from bayesieve.checks import check_positive
-from bayesieve.core.memory import LiveBytes
 from bayesieve.graph.costs import CONVS, ClockName, evaluating, interleaved, weight_uses
 
 Candidate = nn.Module | Callable[[Tensor], object]

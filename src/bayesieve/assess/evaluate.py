@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import classification_report, monte_carlo_error, regression_report
-from bayesieve.assess.predict import predict, predict_stream
+from bayesieve.assess.predict import OODScore, Predictor, predict, predict_stream
 from bayesieve.core.batch import Data, ExamplesLike, pair_of
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
 from bayesieve.core.likelihoods.classes import wrong_share
@@ -52,25 +51,24 @@ class Evaluation(Mapping[str, Any]):
 
 
 def evaluate(
-    model: Posterior | SparseModel,
+    model: Posterior | SparseModel | Predictor,
     examples: Data | Streamed,
     *,
-    n_samples: int | Literal["moments"] | None = 0,
+    n_samples: int | None = 0,
     seed: int = 0,
     temperature: float = 1.0,
-    familiarity: Familiarity | None = None,
+    familiarity: OODScore | None = None,
     abstain: float | None = None,
 ) -> Evaluation:
     """Score a posterior or sparse model on a split of data.
 
     Args:
-        model: what to score.
+        model: what to score; also one that predicts by itself, such as `MomentNetwork(posterior)`.
         examples: an (x, y) pair or anything with `.x` and `.y`, or a stream, as for `Problem`;
             `target_std`, if it has one, brings errors of standardised targets back to their unit.
         n_samples: posterior draws to average over; 0 predicts with the posterior mean. None draws
             until the standard error of nll is below 2 % (0.02 nats for a regression), at most 256
-            times; of a sampler it takes all that were kept. "moments" makes no draws
-            (`assess.moments`).
+            times; of a sampler it takes all that were kept.
         seed: of the draws.
         temperature: T of the prediction, as `fit_temperature` finds it on held-out examples: class
             probabilities p̄^(1/T), or T times the variance. Both parts of the doubt go with it.
@@ -88,7 +86,8 @@ def evaluate(
         >>> evaluate(model, (torch.tensor([[1.0], [-1.0]]), torch.tensor([1, 1])))["error"]
         0.5
     """
-    device, likelihood = model.network.device, model.network.likelihood
+    sized = model.posterior if isinstance(model, Predictor) else model
+    device, likelihood = sized.network.device, sized.network.likelihood
     std = torch.as_tensor(getattr(examples, "target_std", 1.0)).to(device)
     asked: dict[str, Any] = {
         "n_samples": n_samples, "seed": seed, "familiarity": familiarity, "abstain": abstain
@@ -132,7 +131,7 @@ def evaluate(
         numbers["nll_mc_error"] = monte_carlo_error(scored, targets)
     if prediction.abstained is not None:
         numbers |= _answered(prediction, likelihood.labels(y.to(device)), std)
-    return Evaluation({**numbers, **model_size(model)}, prediction)
+    return Evaluation({**numbers, **model_size(sized)}, prediction)
 
 
 def _by_example(prediction: ClassPrediction, labels: Tensor) -> dict[str, Any]:

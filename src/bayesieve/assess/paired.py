@@ -19,7 +19,6 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import ReliabilityBins
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction
 from bayesieve.data.examples import Examples
@@ -76,9 +75,14 @@ class Check:
 
 
 def strangers_check(
-    known: Familiarity, x: Tensor, tolerance: float = 0.05, *, level: float = 0.95, seed: int = 0
+    distance: Callable[[Tensor], Tensor],
+    x: Tensor,
+    tolerance: float = 0.05,
+    *,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> Check:
-    """Whether familiarity ranks made-up strangers below the test inputs, (N, ...).
+    """Check that familiarity, by its distance, ranks made-up strangers below test inputs, (N, ...).
 
     A stranger is a test image with its pixels in another order, or a test row of a table moved by
     three standard deviations in every column, up or down. Familiarity belongs to the data, not to
@@ -91,8 +95,8 @@ def strangers_check(
     else:
         signs = torch.randint(0, 2, flat.shape, generator=generator) * 2 - 1
         strangers = flat + 3 * signs * flat.std(0, correction=0)
-    far = known.distance(strangers.reshape(x.shape)).double()
-    near = known.distance(x).double()
+    far = distance(strangers.reshape(x.shape)).double()
+    near = distance(x).double()
     auroc, interval = auroc_interval(far, near, z_of(level))
     ends = (1 - interval[1], 1 - interval[0])
     note = "AUROC of test inputs against strangers; of the data, so the same for both models"

@@ -10,15 +10,13 @@ their Monte-Carlo error is below 2 %.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.assess.familiarity import Familiarity, check_abstain
 from bayesieve.assess.metrics import monte_carlo_error, negative_log_likelihood
-from bayesieve.assess.moments import MomentNetwork
-from bayesieve.checks import check_choice, check_not_negative, check_positive
+from bayesieve.checks import check_fraction, check_not_negative, check_positive
 from bayesieve.core.batch import first_not_finite
 from bayesieve.core.inputs import Input, as_inputs, one_input, shown, tensors_of
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
@@ -40,27 +38,45 @@ _OUTPUTS_AT_ONCE = 32_000_000  # draws are not doubled beyond so many outputs
 _LEAST_NLL = 0.01  # below it, errors are relative to it
 
 
+class OODScore(Protocol):
+    """Scores inputs by how familiar they are; `uncertainty.familiarity.Familiarity` is one."""
+
+    def score(self, x: Tensor) -> Tensor:
+        """Score inputs, (N, ...), by numbers in [0, 1], (N,): small for unfamiliar ones."""
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Predicts by a way of its own, such as `uncertainty.moments.MomentNetwork`."""
+
+    @property
+    def posterior(self) -> Posterior:
+        """The weights behind the predictions."""
+
+    def predict(self, x: Input, batch_size: int = 2048) -> Prediction:
+        """Predict inputs, (N, ...)."""
+
+
 def predict(
-    model: Posterior | SparseModel,
+    model: Posterior | SparseModel | Predictor,
     x: Any,
     *,
-    n_samples: int | Literal["moments"] | None = 0,
+    n_samples: int | None = 0,
     seed: int = 0,
     batch_size: int = 2048,
-    familiarity: Familiarity | None = None,
+    familiarity: OODScore | None = None,
     abstain: float | None = None,
     targets: Tensor | None = None,
 ) -> Prediction:
     """Predict inputs with the posterior mean, or with draws from the posterior.
 
     Args:
-        model: a posterior or sparse model.
+        model: a posterior or sparse model; or an object that predicts by itself, without draws,
+            such as `MomentNetwork(posterior)`.
         x: (N, ...), of the network's input shape, on any device; a tuple or dict of tensors for a
             network of several inputs; or a stream of (x, y), as for `Problem`, in its order.
         n_samples: S; 0 uses the mean of the weights. None draws until there are `enough_draws`, at
-            most 256; of a sampler it takes all that were kept. "moments" makes no draws: means and
-            variances go through the layers (`assess.moments`), which is approximate, and takes the
-            time of about three passes.
+            most 256; of a sampler it takes all that were kept.
         seed: of the draws.
         batch_size: most inputs evaluated at a time; on a CPU fewer where each is large.
         familiarity: of the inputs, to state it with the prediction: `Familiarity.of(train.x)`.
@@ -78,25 +94,27 @@ def predict(
         >>> predict(Samples(network, torch.tensor([[0.0, 2.0]])), torch.ones(1, 1)).label.item()
         1
     """
-    if isinstance(n_samples, str):
-        check_choice("predict", "n_samples", n_samples, ("moments",))
-    else:
-        check_not_negative("predict", n_samples=n_samples or 0)
+    check_not_negative("predict", n_samples=n_samples or 0)
     check_positive("predict", batch_size=batch_size)
-    check_abstain("predict", abstain, familiarity)
+    if abstain is not None:
+        check_fraction("predict", open_ends=True, abstain=abstain)
+        if familiarity is None:
+            raise ValueError(
+                "predict: abstain needs familiarity=, such as Familiarity.of(train.x)."
+            )
     if (stream := stream_of(x)) is not None:
         if targets is not None:
             raise ValueError("predict: a stream has its targets; leave out targets=.")
         return predict_stream(
             model, stream, n_samples=n_samples, seed=seed, familiarity=familiarity, abstain=abstain
         )[0]
-    posterior = posterior_of(model)
+    posterior = model.posterior if isinstance(model, Predictor) else posterior_of(model)
     network = posterior.network
     x = _checked(x)
     if targets is not None:
         targets = network.likelihood.labels(targets.to(network.device))
-    if isinstance(n_samples, str):
-        prediction = MomentNetwork(posterior).predict(x, batch_size)
+    if isinstance(model, Predictor):
+        prediction = model.predict(x, batch_size)
         return _with_familiarity(network, prediction, x, familiarity, abstain)
     adaptive = n_samples is None and not isinstance(posterior, Samples)
     if n_samples is None:
@@ -147,7 +165,7 @@ def _kept(numbers: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _with_familiarity(
-    network: Network, prediction: Prediction, x: Input, familiarity: Familiarity | None,
+    network: Network, prediction: Prediction, x: Input, familiarity: OODScore | None,
     abstain: float | None,
 ) -> Prediction:  # fmt: skip
     """The prediction with the familiarity of its inputs, if that is known."""
@@ -159,10 +177,10 @@ def _with_familiarity(
 
 
 def predict_stream(
-    model: Posterior | SparseModel,
+    model: Posterior | SparseModel | Predictor,
     stream: Stream,
     *,
-    n_samples: int | Literal["moments"] | None,
+    n_samples: int | None,
     **options: Any,
 ) -> tuple[Prediction, Tensor]:
     """Predict all inputs of a stream, which is read once; its targets, (N, ...), are returned too.

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve import __version__
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core.inputs import one_input
 from bayesieve.deliver.c_functions import class_function, familiarity_function, raw_function
 from bayesieve.deliver.c_text import Lines, array, indent, index_bytes, loop, number
@@ -46,6 +45,7 @@ from bayesieve.deliver.layers import (
 )
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.files import write_atomically
+from bayesieve.uncertainty.familiarity import Familiarity
 
 _WHO = "export_c"
 _LIMIT = 20_000_000  # weights written out as text: about 200 MB of C

@@ -1,6 +1,7 @@
 """C99 functions around a network: raw pixels in, names of classes, familiarity of an input.
 
-The formulas of the familiarity are those of `assess.familiarity`, in the same order and in float32.
+The formulas of the familiarity are those of `uncertainty.familiarity`, in the same order and in
+float32.
 """
 
 import math
@@ -10,8 +11,8 @@ from typing import Any
 import torch
 from torch import tril_indices
 
-from bayesieve.assess.familiarity import COSINES, Familiarity
 from bayesieve.deliver.c_text import Lines, array, indent, loop
+from bayesieve.uncertainty.familiarity import COSINES, Familiarity
 
 _LENGTHS = ("mean", "scale", "floor", "shift", "spread", "knots", "levels")
 

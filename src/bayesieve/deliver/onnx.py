@@ -39,7 +39,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve import __version__
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import drawn_modules, how_drawn, predict
 from bayesieve.checks import check_not_negative
 from bayesieve.core.inputs import Input, as_inputs, call, one_input
@@ -58,6 +57,7 @@ from bayesieve.deliver.export_checks import (
 )
 from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError, damaged
 from bayesieve.files import check_growth, parse_json, write_atomically
+from bayesieve.uncertainty.familiarity import Familiarity
 
 _WHO = "export_onnx"
 _LIMIT = 2**31 - 2**24  # bytes of one protobuf message, less room for the graph

@@ -20,9 +20,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor, fx, nn
 
-from bayesieve.assess.dependence import Dependence, answers, bands, spread_rows, with_values
 from bayesieve.assess.diagnostics import diagnose_models
-from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
@@ -51,6 +49,8 @@ from bayesieve.estimators.scale import Array, FloatArray, Scale, Seed
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
 from bayesieve.training.schedule import Schedule
+from bayesieve.uncertainty.dependence import Dependence, answers, bands, spread_rows, with_values
+from bayesieve.uncertainty.familiarity import Familiarity, unavailable
 
 RowSets = Sequence[NDArray[np.int64]]  # the row numbers of each fit
 Columns = Sequence[Any]  # X, y and sample weights or None
@@ -76,10 +76,11 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
             the Monte-Carlo error of the likelihood below 2 % on rows that inner folds held out
             (of the rows themselves without folds), 32 to 256.
         conformal: how `predict_interval` and `predict_set` are made to cover what they say,
-            whatever the model (`assess.conformal` states what is proved): "cv+" by five more fits,
-            each without a fifth of the rows, whose predictions make the interval (ten without a
-            tenth each where weights are removed); "split" by a fifth of the rows, which the network
-            then does not learn from; True takes "cv+" up to 3,000 rows and "split" beyond.
+            whatever the model (`uncertainty.conformal` states what is proved): "cv+" by five more
+            fits, each without a fifth of the rows, whose predictions make the interval (ten
+            without a tenth each where weights are removed); "split" by a fifth of the rows, which
+            the network then does not learn from; True takes "cv+" up to 3,000 rows and "split"
+            beyond.
         max_seconds: time that `fit` may take; it then plans fewer steps, and stops where even these
             take too long. None takes all steps that are recommended.
         verbose: 1 prints how far training is and how long it will take.

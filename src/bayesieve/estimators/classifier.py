@@ -14,11 +14,11 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
-from bayesieve.assess.conformal import conformal_labels, label_scores
 from bayesieve.checks import check_fraction
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Likelihood
 from bayesieve.estimators.base import SieveEstimator
 from bayesieve.estimators.scale import Array, FloatArray, Seed
+from bayesieve.uncertainty.conformal import conformal_labels, label_scores
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -110,7 +110,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     def predict_set(self, X: ArrayLike, alpha: float = 0.1) -> NDArray[np.bool_]:
         """Labels that together hold the true one with probability 1 - alpha, (n, C) bool.
 
-        The likeliest label is always among them. `assess.conformal` says what is proved.
+        The likeliest label is always among them. `uncertainty.conformal` says what is proved.
         """
         check_fraction(self._who, open_ends=True, alpha=alpha)
         models, scores = self._scored()

@@ -13,7 +13,6 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
-from bayesieve.assess.conformal import conformal_interval, residual_scores
 from bayesieve.assess.predict import RealPrediction
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.likelihoods import (
@@ -34,6 +33,7 @@ from bayesieve.estimators.mixture import (
 from bayesieve.estimators.population import Table
 from bayesieve.estimators.scale import Array, FloatArray, Scale, Seed
 from bayesieve.estimators.tails import Tails, likeliest_tails
+from bayesieve.uncertainty.conformal import conformal_interval, residual_scores
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 NOISES = sorted(name for name in NAMES if likelihood_class(name).task == "regression")
@@ -137,7 +137,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             level: share inside, in place of alpha.
 
         With `conformal` they come from residuals of rows that were not learned from, in units of
-        the predicted standard deviation; `assess.conformal` says what is proved.
+        the predicted standard deviation; `uncertainty.conformal` says what is proved.
         """
         if level is not None:
             check_fraction(self._who, open_ends=True, level=level)

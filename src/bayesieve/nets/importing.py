@@ -16,27 +16,6 @@ from torch import Tensor, nn
 from bayesieve.checks import did_you_mean
 from bayesieve.nets.mlp import check_sizes
 
-
-@contextmanager
-def modes_kept(*modules: nn.Module) -> Iterator[None]:
-    """Leave the block with every layer in the mode, training or eval, in which it came.
-
-    Example:
-        >>> net = nn.Sequential(nn.Dropout())
-        >>> with modes_kept(net):
-        ...     net.eval()[0].training
-        False
-        >>> net[0].training
-        True
-    """
-    modes = {part: part.training for module in modules for part in module.modules()}
-    try:
-        yield
-    finally:
-        for part, training in modes.items():
-            part.training = training
-
-
 _PREFIX = "module:"
 
 
@@ -188,8 +167,9 @@ def _probe(path: str, model: nn.Module, input_shape: tuple[int, ...], n_outputs:
     """Raise unless two examples of zeros give outputs of shape (2, n_outputs), in eval mode."""
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     zeros = torch.zeros(2, *input_shape, dtype=like.dtype, device=like.device)
+    modes = {part: part.training for part in model.modules()}
     try:
-        with modes_kept(model), torch.no_grad():
+        with torch.no_grad():
             outputs = model.eval()(zeros)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
@@ -197,6 +177,9 @@ def _probe(path: str, model: nn.Module, input_shape: tuple[int, ...], n_outputs:
             f"from_path: the network of {path!r} must accept inputs of shape "
             f"{tuple(zeros.shape)}, but it failed: {reason}"
         ) from error
+    finally:
+        for part, training in modes.items():
+            part.training = training
     if not isinstance(outputs, Tensor):
         raise TypeError(
             f"from_path: the network of {path!r} must return one tensor, got {_kind(outputs)}."

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve.assess.dependence import partial_dependence
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.data import DataSet
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Source
 from bayesieve.select import feature_importance
+from bayesieve.uncertainty.dependence import partial_dependence
+from bayesieve.uncertainty.familiarity import Familiarity
 
 _MOST_COLUMNS = 200
 _INK = 0.25  # of the full range, from which a pixel counts as drawn

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.evaluate import Evaluation, evaluate
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import (
     confusion_matrix,
     interval_coverage,
@@ -22,6 +21,7 @@ from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Limits, Source
+from bayesieve.uncertainty.familiarity import Familiarity
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bayesieve.assess.familiarity import Familiarity, unavailable
 from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.sieve.scores import ScoreName
+from bayesieve.uncertainty.familiarity import Familiarity, unavailable
 
 MAX_BYTES = 3_000_000  # of a page
 WEIGHT_BYTES = 5  # of a kept weight in the page: its place, value and level

@@ -15,7 +15,6 @@ from itertools import pairwise
 from torch import Tensor
 
 from bayesieve.assess.evaluate import Evaluation
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.paired import (
     Bootstrap,
     Check,
@@ -36,6 +35,7 @@ from bayesieve.data import DataSet
 from bayesieve.report.packing import Json, short, unpack
 from bayesieve.report.source import Source
 from bayesieve.text import signed
+from bayesieve.uncertainty.familiarity import Familiarity
 
 LEVEL = 0.95
 FASTER = 1.1  # a smaller factor between two times is no difference
@@ -285,7 +285,7 @@ def _speed(speedup: Json | None, *, whole: bool) -> Json:
 
 def _strangers(known: Familiarity, data: DataSet) -> Json:
     """Whether made-up strangers look stranger than test inputs."""
-    check = strangers_check(known, data.test.x, _STRANGERS, level=LEVEL)
+    check = strangers_check(known.distance, data.test.x, _STRANGERS, level=LEVEL)
     low, high = check.interval
     kind = "shuffled pixels" if data.test.x.dim() > 2 else "columns moved by 3 standard deviations"
     words = (

@@ -15,12 +15,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 from bayesieve import nets
-from bayesieve.assess.familiarity import bytes_to_learn
-from bayesieve.assess.memory import MemoryNeed, memory_need
+from bayesieve.assess.memory import free_bytes
 from bayesieve.checks import did_you_mean
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Likelihood, likelihood_class, name_of
-from bayesieve.core.memory import free_bytes
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
 from bayesieve.core.turns import own_stream
@@ -49,10 +47,12 @@ from bayesieve.runs.config import (
     check_values,
     flag_of,
 )
+from bayesieve.runs.memory import MemoryNeed, memory_need
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.training.fit import check_moments, check_run
 from bayesieve.training.options import Pruning, Validation
 from bayesieve.training.schedule import Schedule
+from bayesieve.uncertainty.familiarity import bytes_to_learn
 
 FILES = ("csv", "parquet", "npz", "images")  # what comes before the colon of a path
 _MANY_WEIGHTS = 20_000_000

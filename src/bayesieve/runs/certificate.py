@@ -64,7 +64,11 @@ def certify(asked: Certify) -> dict[str, Any]:
     checks = compare_predictions(dense, sieved, examples.y, asked, examples.target_std)
     if run.familiarity is not None:
         strangers = strangers_check(
-            run.familiarity, examples.x, asked.strangers, level=asked.level, seed=asked.seed
+            run.familiarity.distance,
+            examples.x,
+            asked.strangers,
+            level=asked.level,
+            seed=asked.seed,
         )
         checks.append(strangers)
     verdicts = [check.verdict for check in checks]

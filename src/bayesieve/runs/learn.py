@@ -14,7 +14,6 @@ import torch
 
 from bayesieve.assess.diagnostics import ChainReport, differing_buffers
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.memory import MemoryNeed
 from bayesieve.contrib.distill import soften
 from bayesieve.contrib.logs import Log, log_classes, scalars
 from bayesieve.core.inputs import one_input
@@ -29,6 +28,7 @@ from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_
 from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
 from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
+from bayesieve.runs.memory import MemoryNeed
 from bayesieve.runs.options import Config, Pool, Train
 from bayesieve.runs.owned import CHECKPOINTS, GROUPS
 from bayesieve.runs.run import (

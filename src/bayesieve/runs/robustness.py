@@ -9,7 +9,6 @@ from torch import Tensor
 
 from bayesieve.assess.figures.curves import robustness_curves
 from bayesieve.assess.predict import FEWEST_DRAWS
-from bayesieve.assess.robustness import Attacked, curve, fgsm_curve
 from bayesieve.core.likelihoods import likelihood_class
 from bayesieve.core.posterior import draws_of
 from bayesieve.data.preprocessing import PixelScale
@@ -18,6 +17,7 @@ from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Attack
 from bayesieve.runs.run import load
+from bayesieve.uncertainty.robustness import Attacked, curve, fgsm_curve
 
 _WORDS = {  # panel and label of a curve
     "fgsm": ("largest change of a pixel", "FGSM"),

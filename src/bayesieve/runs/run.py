@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import torch
 
-from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.diagnostics import (
     ChainReport,
     diagnose_models,
@@ -22,7 +21,6 @@ from bayesieve.assess.diagnostics import (
 )
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.assess.evaluate import evaluate as score_model
-from bayesieve.assess.familiarity import FILE, Familiarity
 from bayesieve.assess.predict import predict
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import (
@@ -62,6 +60,8 @@ from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.text import short
 from bayesieve.training.checkpoint import has_checkpoint
+from bayesieve.uncertainty.calibration import fit_temperature
+from bayesieve.uncertainty.familiarity import FILE, Familiarity
 
 _NAMES = "names"  # in the record of config.json
 BEFORE = "posterior-before.safetensors"  # the network a run is compared with

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bayesieve.assess.familiarity import FILE, Familiarity, unavailable
 from bayesieve.assess.metrics import reliability_bins
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
 from bayesieve.core.posterior import Model, has_spread
@@ -18,6 +17,7 @@ from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.run import Curve, curve_points
 from bayesieve.runs.text import quality_header, quality_row
 from bayesieve.text import markdown_table
+from bayesieve.uncertainty.familiarity import FILE, Familiarity, unavailable
 
 _WORDS = {
     "classification": (

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import monte_carlo_error
 from bayesieve.assess.predict import MOST_DRAWS, predict
@@ -14,6 +13,7 @@ from bayesieve.core.likelihoods import Categorical, ClassPrediction, Gaussian
 from bayesieve.core.likelihoods.prediction import pooled
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
+from bayesieve.uncertainty.calibration import fit_temperature
 from problems import normal, seeded
 
 F64 = torch.float64

@@ -7,13 +7,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from bayesieve.assess import predict as module
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical, Gaussian, Heteroscedastic
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
 from bayesieve.engines.laplace import laplace
+from bayesieve.uncertainty.familiarity import Familiarity
 
 X = torch.randn(50, 3, generator=Generator().manual_seed(0))
 

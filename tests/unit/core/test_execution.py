@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Generator, nn
 
-from bayesieve.assess.memory import memory_need
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
+from bayesieve.runs.memory import memory_need
 
 
 def small_problem(precision):

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.assess.calibration import fit_temperature
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Bernoulli, Categorical, ClassPrediction, from_dict
@@ -17,6 +16,7 @@ from bayesieve.deliver.serving import onnx_columns, predict_bundle
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.training.launch import fit
+from bayesieve.uncertainty.calibration import fit_temperature
 from problems import normal, seeded
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from PIL import Image
 
-from bayesieve.assess.memory import memory_need
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.data import cache as cache_module
@@ -21,6 +20,7 @@ from bayesieve.data.image_sets import LAYOUTS
 from bayesieve.engines.map import MAP
 from bayesieve.errors import DataError
 from bayesieve.files import LIMITS
+from bayesieve.runs.memory import memory_need
 from bayesieve.training.launch import fit
 
 

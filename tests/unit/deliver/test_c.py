@@ -10,11 +10,11 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.data.preprocessing import image_recipe, prepare_images
 from bayesieve.deliver.c import export_c, quantise_rows
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import PiecewiseLinear, lenet5, lenet5_caffe, mlp
+from bayesieve.uncertainty.familiarity import Familiarity
 from compiled import COMPILER, FLAGS, needs_compiler, run_c
 from problems import seeded
 

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import bayesieve
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import (
     Bernoulli,
@@ -23,6 +22,7 @@ from bayesieve.deliver import export_checks
 from bayesieve.deliver import onnx as onnx_export
 from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError
+from bayesieve.uncertainty.familiarity import Familiarity
 
 onnx = pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")

@@ -5,8 +5,8 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from bayesieve.assess.conformal import conformal_interval
 from bayesieve.estimators import SieveClassifier, SieveRegressor, fit_many
+from bayesieve.uncertainty.conformal import conformal_interval
 from problems import QUICK, simulated
 
 CHEAP = {"hidden": (20,), "folds": 0, "n_samples": 32, "random_state": 0}

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 import torch
 
-from bayesieve.assess.dependence import spread_rows
 from bayesieve.estimators import SieveClassifier, SieveRegressor
+from bayesieve.uncertainty.dependence import spread_rows
 
 QUICK = {"hidden": (), "epochs": 20, "folds": 0, "n_samples": 16, "random_state": 0}
 

@@ -11,12 +11,12 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.data import load_data
 from bayesieve.report import page as pages
 from bayesieve.report.collect import collect
 from bayesieve.report.inputs import describe_inputs, familiarity
 from bayesieve.report.page import asset, page, script_text, write_report
+from bayesieve.uncertainty.familiarity import Familiarity
 from reports import QUICK, digits_source, node
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--"

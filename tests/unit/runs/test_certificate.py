@@ -8,7 +8,6 @@ import torch
 from scipy.stats import binom
 
 from bayesieve import runs
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.assess.metrics import ece, risk_coverage
 from bayesieve.assess.paired import (
     Bootstrap,
@@ -23,6 +22,7 @@ from bayesieve.assess.paired import (
 from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
 from bayesieve.runs.certificate import compare_predictions, mcnemar
 from bayesieve.runs.options import Certify
+from bayesieve.uncertainty.familiarity import Familiarity
 from commands import call, ok, refused
 from problems import normal, seeded
 
@@ -180,12 +180,12 @@ def test_strangers_are_told_from_test_inputs_of_tables_and_images():
     rows = normal(400, 4, seed=0)
     images = normal(400, 1, 3, 3, seed=1).cumsum(3).cumsum(2)
     for x in (rows, images):
-        check = strangers_check(Familiarity.of(x[:300]), x[300:])
+        check = strangers_check(Familiarity.of(x[:300]).distance, x[300:])
         assert check.dense is None
         assert check.sieved > 0.9
         assert check.interval[0] <= check.worse_by <= check.interval[1]
     blind = Familiarity.of(10 * normal(300, 4, seed=2))  # to it, all of this is ordinary
-    assert strangers_check(blind, rows).verdict == "fail"
+    assert strangers_check(blind.distance, rows).verdict == "fail"
 
 
 # --- the command

@@ -5,7 +5,6 @@ import torch
 from torch import Generator, nn
 from torch.utils.checkpoint import checkpoint
 
-from bayesieve.assess.memory import memory_need
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
@@ -13,6 +12,7 @@ from bayesieve.core.state import snapshot
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.runs.memory import memory_need
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES

@@ -9,7 +9,6 @@ import torch
 from torch import Generator, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from bayesieve.assess.memory import memory_need
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
@@ -18,6 +17,7 @@ from bayesieve.data.streams import StoredRows, Stream
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError, UnsupportedModelError
+from bayesieve.runs.memory import memory_need
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ONE_EACH

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.assess.familiarity import FILE as FAMILIARITY
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core import storage
 from bayesieve.core.likelihoods import Likelihood, from_dict
 from bayesieve.core.posterior import Posterior, Samples, as_point
@@ -30,6 +28,8 @@ from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import DamagedFileError, damaged, what_works
 from bayesieve.files import read_json, sha256, standing
 from bayesieve.graph.graph import named_tensors, replace_tensor
+from bayesieve.uncertainty.familiarity import FILE as FAMILIARITY
+from bayesieve.uncertainty.familiarity import Familiarity
 
 FORMAT = "bayesieve-bundle"
 VERSION = 1

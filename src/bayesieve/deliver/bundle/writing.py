@@ -10,8 +10,6 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesieve import __version__
-from bayesieve.assess.familiarity import FILE as FAMILIARITY
-from bayesieve.assess.familiarity import Familiarity
 from bayesieve.core.inputs import Input, Inputs, as_inputs, tensors_of
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
@@ -43,6 +41,8 @@ from bayesieve.deliver.card import bundle_card
 from bayesieve.errors import VerificationError
 from bayesieve.files import folder_for, write_atomically
 from bayesieve.graph.graph import named_tensors
+from bayesieve.uncertainty.familiarity import FILE as FAMILIARITY
+from bayesieve.uncertainty.familiarity import Familiarity
 
 FILES = (
     "model.safetensors", "config.json", "metrics.json", stored.MASKS, stored.POSTERIOR, FAMILIARITY,

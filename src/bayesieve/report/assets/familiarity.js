@@ -1,5 +1,5 @@
 // Familiarity of an input: the share of held-out training examples that are at least as strange.
-// The formulas and names are those of bayesieve/assess/familiarity.py.
+// The formulas and names are those of bayesieve/uncertainty/familiarity.py.
 
 function loadFamiliarity(json) {
   if (!json) return null;

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.assess.dependence import partial_dependence
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.nets import mlp
+from bayesieve.uncertainty.dependence import partial_dependence
 
 X = torch.tensor([[0.0, 5.0, 1.0], [2.0, 7.0, 0.0]])
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayesieve.assess.conformal import (
+from bayesieve.uncertainty.conformal import (
     conformal_interval,
     conformal_labels,
     label_scores,

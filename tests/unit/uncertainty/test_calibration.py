@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bayesieve.assess.calibration import (
+from bayesieve.assess.metrics import ece, negative_log_likelihood
+from bayesieve.uncertainty.calibration import (
     MAX_TEMPERATURE,
     MIN_TEMPERATURE,
     apply_temperature,
     fit_temperature,
 )
-from bayesieve.assess.metrics import ece, negative_log_likelihood
 
 
 def _case(seed: int, true_temperature: float, n: int = 400) -> tuple[Tensor, Tensor]:

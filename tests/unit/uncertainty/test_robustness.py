@@ -5,11 +5,11 @@ import torch
 from torch import Generator, nn
 
 from bayesieve.assess.predict import weight_vectors
-from bayesieve.assess.robustness import Attacked, curve, fgsm_curve
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.data.preprocessing import PixelScale
+from bayesieve.uncertainty.robustness import Attacked, curve, fgsm_curve
 
 
 def seeded(seed=0):

@@ -7,13 +7,13 @@ import torch
 from torch import Generator, nn
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.moments import MomentNetwork, relu_moments
 from bayesieve.assess.predict import predict
 from bayesieve.core import native
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.uncertainty.moments import MomentNetwork, relu_moments
 from problems import normal
 
 N_DRAWS = 10_000
@@ -127,7 +127,7 @@ def test_moments_are_those_of_ten_thousand_draws(name):
     ratio = covariance(root).diagonal(dim1=-2, dim2=-1).sqrt() / std
     assert float((ratio - 1).abs().max()) < spread + 0.03
     exact = outputs.softmax(-1).mean(0)
-    assert float((predict(posterior, x, n_samples="moments").probs - exact).abs().max()) < 0.03
+    assert float((predict(MomentNetwork(posterior), x).probs - exact).abs().max()) < 0.03
 
 
 def test_outputs_of_the_last_layer_move_together():
@@ -143,10 +143,10 @@ def test_regression_states_both_parts_of_its_variance():
     posterior = posterior_of(nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 1)),
                              Gaussian(0.5))  # fmt: skip
     x, y = normal(9, 3, seed=1, dtype=torch.float32), normal(9, seed=2, dtype=torch.float32)
-    exact, found = (predict(posterior, x, n_samples=n) for n in (4096, "moments"))
+    exact, found = predict(posterior, x, n_samples=4096), predict(MomentNetwork(posterior), x)
     torch.testing.assert_close(found.mean, exact.mean, rtol=0.05, atol=0.05)
     torch.testing.assert_close(found.std, exact.std, rtol=0.05, atol=0.0)
-    assert evaluate(posterior, (x, y), n_samples="moments")["nll"] == pytest.approx(
+    assert evaluate(MomentNetwork(posterior), (x, y))["nll"] == pytest.approx(
         evaluate(posterior, (x, y), n_samples=1024)["nll"], abs=0.05
     )
 
@@ -155,9 +155,7 @@ def test_a_point_estimate_is_the_plain_prediction():
     posterior = posterior_of(NETS["cnn"][0](), std=0.0)
     x = normal(4, 2, 6, 6, seed=1, dtype=torch.float32)
     plain = predict(posterior, x, n_samples=0).probs
-    torch.testing.assert_close(
-        predict(posterior, x, n_samples="moments").probs, plain, atol=1e-4, rtol=0
-    )
+    torch.testing.assert_close(predict(MomentNetwork(posterior), x).probs, plain, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -173,12 +171,12 @@ def test_a_point_estimate_is_the_plain_prediction():
 )
 def test_operations_without_a_rule_are_named(module, words):
     with pytest.raises(UnsupportedModelError, match=words):
-        predict(posterior_of(module), torch.zeros(1, 4), n_samples="moments")
+        predict(MomentNetwork(posterior_of(module)), torch.zeros(1, 4))
 
 
 def test_other_posteriors_and_words_are_refused():
     network = Network.of(nn.Linear(1, 2), Categorical())
     with pytest.raises(UnsupportedModelError, match="Samples has others"):
-        predict(Samples(network, torch.zeros(2, 4)), torch.ones(1, 1), n_samples="moments")
-    with pytest.raises(ValueError, match="n_samples"):
+        predict(MomentNetwork(Samples(network, torch.zeros(2, 4))), torch.ones(1, 1))
+    with pytest.raises(TypeError, match="n_samples"):
         predict(Samples(network, torch.zeros(2, 4)), torch.ones(1, 1), n_samples="many")

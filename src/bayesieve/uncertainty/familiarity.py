@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from bayesieve.checks import check_fraction
 from bayesieve.core.storage import file_bytes, read_tensors
 from bayesieve.errors import damaged
 from bayesieve.files import parse_json
@@ -75,15 +74,6 @@ def unavailable(x: Tensor) -> str:
     if len(x) < _LEAST_ROWS:
         return f"it needs at least {_LEAST_ROWS} training examples, got {len(x)}"
     return ""
-
-
-def check_abstain(who: str, abstain: float | None, familiarity: object) -> None:
-    """Raise unless abstaining is possible: a share inside (0, 1), and a score to abstain by."""
-    if abstain is None:
-        return
-    check_fraction(who, open_ends=True, abstain=abstain)
-    if familiarity is None:
-        raise ValueError(f"{who}: abstain needs familiarity=, such as Familiarity.of(train.x).")
 
 
 class Familiarity(nn.Module):

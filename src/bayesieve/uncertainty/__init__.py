@@ -1,0 +1,1 @@
+"""What a prediction is worth: OOD scores, intervals, calibration, attacks, comparisons."""
