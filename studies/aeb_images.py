@@ -67,8 +67,8 @@ from studies.record import Row, make_row
 
 # why a row of SGHMC-SA is behind, by task
 BEHIND = {
-    "mnist-da": "Four images of 10,000, less than one standard error (0.05 points); one chain of "
-    "300 passes, theirs has 1000."
+    "mnist-da": "Four images of 10,000, less than one standard error (0.05 points). One chain of "
+    "300 epochs, theirs has 200; the other columns pool three or four chains, this one does not."
 }
 METHODS = ("vanilla", "dropout", "sgd", "sghmc", "sghmc-em", "sghmc-sa",
            "sgld", "sgld-em", "sgld-sa")  # fmt: skip

@@ -1,26 +1,18 @@
-"""The table of results in the README: a few tasks, our numbers beside the paper's.
+"""The table of results in the README: six networks, each beside the number its paper prints.
 
-A line names a row of the catalogue, which has the paper's number and our record, and the metrics of
-that record to show: of a single network or sample, and averaged over samples, chains or members.
+A line says what the paper's number is, then gives ours: at the paper's settings, of a single
+network or last sample, averaged over the samples of one posterior or chain, and of pooled chains or
+ensembles. The sentence below it counts every published number (`studies/reproduce/scorecard.py`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bayesieve.text import markdown_table
-from studies.reproduce.catalogue import ROWS, Row
-from studies.reproduce.table import OPEN, SHORT, UNKNOWN, Finding, Findings, listing
+from studies.reproduce.catalogue import PAPER
+from studies.reproduce.scorecard import COLUMNS, Column, Place, sentence
+from studies.reproduce.table import Findings
 
-_HEADER = (
-    "task",
-    "engine",
-    "sparsity",
-    "measured",
-    "ours, single",
-    "ours, averaged",
-    "the paper",
-    "",
-)
 _DECIMALS = 2
 
 
@@ -29,89 +21,82 @@ class Headline:
     """One line of the table.
 
     Args:
-        row: name in the catalogue.
-        task: data and network.
-        engine: in Python.
-        zeros: sparsity, ours, and the paper's where they differ.
-        measured: the metric in words.
+        task: data, network and engine.
+        paper: the paper's number, and what it is.
         page: of the study, below docs/.
-        single: metric of one network, or of the last sample.
-        averaged: metric of the average over samples, chains or members.
-        unit: factor of both, and of the paper's number where it is printed as a fraction.
+        ours: where our numbers are, by column.
+        notes: what to say behind a number, by column.
     """
 
-    row: str
     task: str
-    engine: str
-    zeros: str
-    measured: str
+    paper: str
     page: str
-    single: str | None
-    averaged: str | None
-    unit: float = 1.0
+    ours: Mapping[Column, Place]
+    notes: Mapping[Column, str] = field(default_factory=dict)
 
 
-_ERROR, _ACCURACY = "error, %", "accuracy, %"
-HEADLINES = (  # one for each engine of a paper; six lines, the others are in docs/results.md
-    Headline("sbnn-table-7-l300-more", "MNIST, LeNet-300-100", "`SBNN`", "98.5 % (95.0 %)",
-             _ERROR, "studies/sbnn.md", "error", "mc_error", 100),
-    Headline("sbnn-table-9-98.5", "CIFAR-10, VGG-like", "`SBNN`", "98.5 %", _ERROR,
-             "studies/sbnn.md", "error", None),
-    Headline("bmr-figure-1-fashion-mnist-lenet-accuracy-default", "Fashion-MNIST, LeNet-5",
-             "`BMR`", "90 % (81 %)", _ACCURACY, "studies/bmr_images.md", None, "accuracy", 100),
-    Headline("aeb-table-3-a-sghmc-sa-90", "CIFAR-10, ResNet-20", '`SGHMC(adapt="sa")`', "90 %",
-             _ACCURACY, "studies/sgmcmc.md", "single", "pooled_accuracy"),
-    Headline("tdamp-table-4.1-accuracy", "10,000 of MNIST, 784-128-10", "`TDAMP`", "half",
-             _ACCURACY, "theory/tdamp.md", "accuracy", "draws_accuracy", 100),
-    Headline("sbnn-table-3-concrete-half", "UCI Concrete, 50 units", "`SBNN`", "half", "RMSE",
-             "studies/tables.md", None, "half/rmse"),
+def _mnist(metric: str) -> Place:
+    return Place("sbnn-mnist", "l300-98.5", metric, 100)
+
+
+HEADLINES = (
+    Headline("LeNet-300-100, MNIST, `SBNN`, error %", "1.94: 95 % zeros, cut once",
+             "studies/sbnn.md",
+             {"paper": Place("sbnn-droprate", "l300-set2", "inclusion-95", 100),
+              "single": _mnist("error"), "averaged": _mnist("mc_error")},
+             {"single": "98.5 % zeros"}),
+    Headline("VGG-like, CIFAR-10, `SBNN`, error %", "8.70: 98.5 % zeros, cut once",
+             "studies/sbnn.md", {"single": Place("sbnn-vgg", "98.5", "error")}),
+    Headline("LeNet-5, Fashion-MNIST, `BMR`, accuracy %", "90.1: 81 % zeros",
+             "studies/bmr_images.md",
+             {"paper": Place("bmr-images", "fashion-mnist/lenet/bmr/paper", "accuracy", 100),
+              "averaged": Place("bmr-images", "fashion-mnist/lenet/bmr/default", "accuracy", 100)},
+             {"averaged": "90 % zeros, augmented"}),
+    Headline('ResNet-20, CIFAR-10, `SGHMC(adapt="sa")`, accuracy %',
+             "91.68: 90 % zeros, best sample on test images", "studies/sgmcmc.md",
+             {"single": Place("aeb-resnet", "a-sghmc-sa/90", "single"),
+              "averaged": Place("aeb-resnet", "a-sghmc-sa/90", "accuracy"),
+              "pooled": Place("aeb-resnet", "a-sghmc-sa/90", "pooled_accuracy")},
+             {"pooled": "3 chains"}),
+    Headline("conv2-fc2, Fashion-MNIST, the same, accuracy %", "93.01: dense, one chain averaged",
+             "studies/sgmcmc.md",
+             {"paper": Place("aeb-images", "fashion/sghmc-sa", "accuracy", records=PAPER),
+              "single": Place("aeb-images", "fashion/sghmc-sa", "single"),
+              "averaged": Place("aeb-images", "fashion/sghmc-sa", "average"),
+              "pooled": Place("aeb-images", "fashion/sghmc-sa", "accuracy")},
+             {"pooled": "3 chains"}),
+    Headline("784-128-10, 10,000 of MNIST, `TDAMP`, accuracy %", "92.77: all 128 units",
+             "theory/tdamp.md",
+             {"single": Place("tdamp-mnist", "tdamp-64-of-128", "accuracy", 100),
+              "averaged": Place("tdamp-mnist", "tdamp-64-of-128", "draws_accuracy", 100)},
+             {"single": "64 units"}),
 )  # fmt: skip
 
 
 def headline_table(findings: Findings) -> str:
-    """Write the table as Markdown, ± a standard error, then the count of all published results.
+    """Write the table as Markdown, ± a standard error, then the count of all published numbers.
 
     Example:
         >>> headline_table({}).splitlines()[0]
-        '| task | engine | sparsity | measured | ours, single | ours, averaged | the paper |  |'
+        '| task | the paper | paper's settings | ours, single | ours, averaged | ours, pooled |  |'
     """
-    rows = {row.name: row for row in ROWS}
-    lines = []
-    for line in HEADLINES:
-        row = rows[line.row]
-        ours = [_cell(findings, row, metric, line.unit) for metric in (line.single, line.averaged)]
-        if not any(ours) or row.paper is None:
-            continue
-        paper = row.paper * (100 if line.unit == 100 and row.factor != 100 else 1)
-        link = f"[how](docs/{line.page})"
-        lines.append((line.task, line.engine, line.zeros, line.measured, *ours,
-                      f"{paper:.{_DECIMALS}f}", link))  # fmt: skip
-    return f"{markdown_table(_HEADER, lines, left=4)}\n\n{count_sentence(findings)}"
+    lines = [(line.task, line.paper, *(_cell(findings, line, column) for column in COLUMNS),
+              f"[how](docs/{line.page})") for line in HEADLINES]  # fmt: skip
+    header = ["task", "the paper", *COLUMNS.values(), ""]
+    return f"{markdown_table(header, lines, left=2)}\n\n{sentence(findings)}"
 
 
-def count_sentence(findings: Findings) -> str:
-    """Count the published results that we match or beat, and those that we miss."""
-    counted = [row for row in listing(findings) if row["paper"] is not None]
-    status = {name: sum(row["status"] == name for row in counted) for name in
-              ("reached", "reached within error", UNKNOWN, SHORT[0], OPEN)}  # fmt: skip
-    measured = sum(status.values()) - status[OPEN]
-    good = measured - status[SHORT[0]]
-    waiting = f" {status[OPEN]} are still to be measured." if status[OPEN] else ""
-    return (
-        f"Of {measured} published results we match or beat {good} "
-        f"({status['reached within error']} within error, {status[UNKNOWN]} on a single seed or "
-        f"without a stated spread) and miss {status[SHORT[0]]}; "
-        f"[every miss is listed with its cause](docs/results.md).{waiting}"
-    )
-
-
-def _cell(findings: Findings, row: Row, metric: str | None, unit: float) -> str:
-    """Print a number of the row's record, with its standard error and a note for a single seed."""
-    found: Mapping[tuple[str, str, str], Finding] = findings
-    number = None if metric is None else found.get((row.study, row.key or "", metric))
+def _cell(findings: Findings, line: Headline, column: Column) -> str:
+    """Print a number of a record with its standard error and what is particular to it."""
+    place = line.ours.get(column)
+    if place is None:
+        return ""
+    number = findings.get((place.study + place.records, place.key, place.metric))
     if number is None:
         return ""
-    text = f"{unit * number.value:.{_DECIMALS}f}"
+    text = f"{place.factor * number.value:.{_DECIMALS}f}"
     if number.error is not None:
-        return f"{text} ± {unit * number.error:.{_DECIMALS}f}"
-    return text if (number.seeds or 1) > 1 else f"{text} (one seed)"
+        text = f"{text} ± {place.factor * number.error:.{_DECIMALS}f}"
+    said = [line.notes[column]] if column in line.notes else []
+    said += ["one seed"] if number.error is None and (number.seeds or 1) == 1 else []
+    return f"{text} ({', '.join(said)})" if said else text

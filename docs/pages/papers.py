@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import groupby
 
+from studies.reproduce import scorecard
 from studies.reproduce.table import (
     SHORT,
     Findings,
@@ -18,7 +19,7 @@ from studies.reproduce.table import (
 def results_page(findings: Findings) -> str:
     """The tables of docs/results.md: a summary, what falls short, one part per paper, commands."""
     rows = listing(findings)
-    pieces = [_summary(rows), _short_of(rows)]
+    pieces = [_scorecard(findings), _summary(rows), _short_of(rows)]
     pieces += [_paper(source, list(members)) for source, members in groupby(rows, _source)]
     return "\n\n".join([*pieces, _commands(rows)]) + "\n"
 
@@ -31,6 +32,12 @@ def _item(row: Shown) -> str:
     return str(row["item"])
 
 
+def _scorecard(findings: Findings) -> str:
+    """Write the count of published numbers, each once, with its rule."""
+    rule = (scorecard.__doc__ or "").partition("\n\n")[2].strip()
+    return f"## Published numbers\n\n{rule}\n\n{scorecard.table(findings)}"
+
+
 def _summary(rows: Sequence[Shown]) -> str:
     kinds = list(counts(rows))
     lines = [f"| | rows | {' | '.join(kinds)} |", f"|---|---:|{'---:|' * len(kinds)}"]
@@ -39,7 +46,11 @@ def _summary(rows: Sequence[Shown]) -> str:
         numbers = counts(members)
         cells = [source, str(len(members)), *(str(numbers.get(kind, "")) for kind in kinds)]
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(["## Summary", "", *lines])
+    said = (
+        "A row is one measurement beside a number; a number has a row for each setting that was "
+        "measured."
+    )
+    return "\n".join(["## All rows", "", said, "", *lines])
 
 
 def _short_of(rows: Sequence[Shown]) -> str:

@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 
 from bayesieve.text import markdown_table
 from studies.record import Record, field, n_seeds, read_folder
-from studies.reproduce.catalogue import ROWS, Row
+from studies.reproduce.catalogue import PAPER, ROWS, Row
 
 Place = tuple[str, str, str]  # study, row, metric
 
@@ -46,20 +46,25 @@ Findings = Mapping[Place, Finding]
 
 
 def read_findings(folder: Path, *, quick: bool = False) -> dict[Place, Finding]:
-    """Every number of the records in a folder that was scored on test data.
+    """Read every number of the records in a folder that was scored on test data.
+
+    Records in its folder `paper_settings` count under their study with PAPER behind it.
 
     Args:
         folder: of JSON files.
         quick: whether records of quick runs count.
     """
     numbers: dict[Place, Finding] = {}
-    for path, record in read_folder(folder):
-        if is_quick(record) and not quick:
-            continue
-        for place, finding in findings_of(record).items():
-            if place in numbers:
-                raise ValueError(f"{path}: {'/'.join(place)} is in the records twice; keep one.")
-            numbers[place] = finding
+    theirs = folder / "paper_settings"
+    for place, suffix in ((folder, ""), (theirs, PAPER)):
+        for path, record in read_folder(place) if place.is_dir() else ():
+            if is_quick(record) and not quick:
+                continue
+            for (study, key, metric), finding in findings_of(record).items():
+                if (study + suffix, key, metric) in numbers:
+                    name = "/".join((study, key, metric))
+                    raise ValueError(f"{path}: {name} is in the records twice; keep one.")
+                numbers[study + suffix, key, metric] = finding
     return numbers
 
 
@@ -74,8 +79,9 @@ def findings_of(record: Record) -> dict[Place, Finding]:
         # the command of a joined record makes the whole of it, so its machines are all named
         machine = record["machine"] if "parts" in record else field(record, row, "machine")
         device, kind = str(machine.get("device", "unknown")), field(record, row, "kind")
-        about = (n_seeds(row), device, seconds, record["date"], record["command"],
-                 is_quick(record), field(record, row, "data"))  # fmt: skip
+        about = (n_seeds(row), device, seconds, field(record, row, "date"),
+                 field(record, row, "command"), is_quick(record),
+                 field(record, row, "data"))  # fmt: skip
         numbers |= {(study, row["name"], name):
                     Finding(float(value), *about, _standard_error(row, name, value), kind)
                     for name, value in row["metrics"].items() if value is not None}  # fmt: skip
@@ -120,9 +126,9 @@ def listing(findings: Findings, rows: Sequence[Row] = ROWS) -> list[dict[str, An
     """
     listed = []
     for row in rows:
-        finding = findings.get((row.study, row.key, row.field))
+        finding = findings.get((row.study + row.records, row.key, row.field))
         names = ("name", "source", "item", "what", "metric", "paper", "target", "decimals",
-                 "settings")  # fmt: skip
+                 "settings", "bound")  # fmt: skip
         numbers = {name: getattr(row, name) for name in names} | {"ours": None}
         about = ("seeds", "device", "seconds", "date", "kind")
         numbers |= {name: getattr(finding, name, None) for name in about} | {"study": row.study}
@@ -159,6 +165,10 @@ def missing(rows: Sequence[Shown]) -> list[str]:
     return [f"{n} row{'s' if n > 1 else ''}: {status}" for status, n in numbers.items()]
 
 
+# "single" in a record is one posterior, whose samples may be averaged
+_MODELS = {"single": "one posterior", "ensemble": "ensemble"}
+
+
 def markdown_rows(rows: Sequence[Shown]) -> str:
     """A Markdown table of objects of `listing`."""
     lines = []
@@ -171,7 +181,7 @@ def markdown_rows(rows: Sequence[Shown]) -> str:
             f"{row['ours']:.4g}{row['spread']}" if row["ours"] is not None else "",
             f"**{status}**" if status in SHORT else status,
             row["settings"],
-            row["kind"] or "",
+            _MODELS.get(row["kind"], row["kind"] or ""),
             "" if row["seeds"] is None else str(row["seeds"]),
             "" if row["seconds"] is None else f"{row['seconds']:.0f}",
             row["device"] or "",
@@ -189,8 +199,9 @@ def compared_with(row: Shown) -> str:
         ('aim 0.9', '1.06')
     """
     if row["paper"] is not None:
-        decimals = row.get("decimals")
-        return f"{row['paper']:g}" if decimals is None else f"{row['paper']:.{decimals}f}"
+        decimals, sign = row.get("decimals"), row.get("bound", "")
+        number = f"{row['paper']:g}" if decimals is None else f"{row['paper']:.{decimals}f}"
+        return f"{sign}{number}"
     return "" if row["target"] is None else f"aim {row['target']:g}"
 
 
