@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from bayesieve.data.examples import DataSet, Examples
-from problems import normal, seeded
+from bayesieve.data.examples import Examples
+from problems import few_images
 from studies import adapters as study
 from studies.pretrained_resnet import ResNet
 
@@ -22,10 +22,7 @@ def data(tmp_path, monkeypatch):
         torch.manual_seed(0)
         path = tmp_path / "pretrained" / "resnet56-cifar10.safetensors"
         save_file(ResNet(56).state_dict(), path)
-    y = torch.randint(10, (60,), generator=seeded(1))
-    part = Examples(normal(60, 1, 4, 4, seed=1, dtype=torch.float32), y)
-    recipe = {"kind": "image", "shape": [1, 4, 4], "scale": 255.0, "mean": [0.5], "std": [0.25]}
-    images = DataSet("toy", part, part, "classification", tuple("0123456789"), preprocessing=recipe)
+    images = few_images(60, 60, (1, 4, 4))
     monkeypatch.setattr(study, "data_root", lambda: tmp_path)
     monkeypatch.setattr(study, "load_data", lambda name: images)
     return tmp_path

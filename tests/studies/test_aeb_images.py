@@ -19,7 +19,7 @@ from bayesieve.data.preprocessing import image_recipe
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGLD
 from studies import aeb_images, aeb_resnet
-from studies.harness import Run, make_row, prior_pairs, splits
+from studies.harness import Run
 from studies.record import read
 
 
@@ -243,28 +243,6 @@ def test_the_priors_total_pull_is_the_papers():
     total = sum(0.02 * factor for factor in factors) * aeb_resnet.pull(short, 5000)
     assert total == pytest.approx(3.605, rel=1e-3)
     assert aeb_resnet.pull(short, 10) == 1.0
-
-
-def test_a_run_keeps_to_its_budget(tmp_path):
-    run = study_run(100.0, tmp_path / "x.json")
-    assert run.wants("first", {}, "long")
-    run.add(make_row("first", {}, [{"n": 1}], seeds=1, seconds=200.0), kind="long")
-    assert not run.wants("second", {}, "long")
-    assert run.wants("third", {}, "short")
-    record = json.loads((tmp_path / "x.json").read_text())
-    assert record["skipped"] == ["second"]
-    assert [row["metrics"] for row in record["rows"]] == [{"n": 1}]
-
-
-def test_splits():
-    data = few_images((1, 4, 4), 6000, 10)
-    held_out = splits(data, held_out=True)
-    assert (len(held_out.train), len(held_out.test)) == (1000, 5000)
-    few = splits(data, few=7, few_test=3)
-    assert (len(few.train), len(few.test)) == (7, 3)
-    with pytest.raises(Exception, match="pairs v0:v1"):
-        prior_pairs("1:2:3")
-    assert math.isclose(prior_pairs("0.005:1e-5")[0][1], 1e-5)
 
 
 @pytest.mark.parametrize("masks", ["chain", "cycle", "draw"])

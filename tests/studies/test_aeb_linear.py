@@ -127,8 +127,6 @@ def test_the_command_line_writes_a_record(tmp_path, monkeypatch, capsys):
     text = capsys.readouterr().out
     assert "8 chains, 300 steps" in text
     assert "| sgld/0.01/2 |" in text
-    with pytest.raises(ValueError, match="aeb_linear: method must be one of"):
-        aeb_linear.run((1,), ("sam",), 1)
 
 
 def test_the_table_counts_data_sets():

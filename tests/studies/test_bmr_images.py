@@ -17,12 +17,11 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.augment import Augment
-from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from pages.studies import reduction_table
-from problems import normal, seeded
+from problems import few_images, normal
 from studies import bmr_images
 from studies.bmr_images import (
     DATA,
@@ -54,16 +53,7 @@ SIZES = Sizes(
 ROW = Cell("fashion-mnist", "mixer", "bmr", "default")
 
 
-def examples(n, seed):
-    """Ten prototypes of 28x28 pixels and noise."""
-    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
-    y = torch.randint(10, (n,), generator=seeded(seed))
-    noise = normal(n, 1, 28, 28, seed=seed, dtype=torch.float32)
-    return Examples(3 * prototypes[y] + noise + 5, y)
-
-
-CLASSES = tuple(str(digit) for digit in range(10))
-DATA_SET = DataSet("small", examples(64, 1), examples(40, 2), "classification", CLASSES)
+DATA_SET = few_images(64, 40, noise=0.3, offset=2.0, name="small")
 
 
 @pytest.fixture(scope="module")
@@ -213,10 +203,6 @@ def test_the_authors_code_has_another_mlp_and_other_batches():
     assert row["metrics"]["n_weights"] == sum(p.numel() for p in wide.parameters())
 
 
-def test_the_mixer_has_no_dropout():
-    assert setting(replace(ROW, method="map")).dropout == 0
-
-
 def test_a_recipe_splits_the_weight_of_the_kl_between_engine_and_schedule():
     recipe = Recipe(kl=0.03, kl_after=0.3)
     assert recipe.engine().reduction.kl == pytest.approx(0.1)
@@ -328,41 +314,11 @@ def test_a_failing_row_ends_only_itself(tmp_path, instant, monkeypatch, capsys):
     assert "out of memory" in capsys.readouterr().err
 
 
-def test_no_row_is_begun_that_would_pass_the_budget(tmp_path, instant, capsys):
-    words = ["--nets", "lenet", "--methods", "bmr,flat", "--data", "fashion-mnist", "--quick"]
-    # the first row took 3 s: another like it does not fit
-    assert main([*words, "--budget", "2.9"]) == 0
-    assert instant == ["fashion-mnist/lenet/bmr/default"]
-    assert "fashion-mnist/lenet/flat/default: left out" in capsys.readouterr().out
-
-
-def test_the_quick_grid_has_every_network_and_method(instant):
-    assert main(["--quick", "--data", "fashion-mnist"]) == 0
-    assert len(instant) == 16
-
-
 def test_held_out_images_are_training_images(monkeypatch):
     monkeypatch.setattr(bmr_images, "load_data", lambda name: DATA_SET)
     monkeypatch.setattr(bmr_images.harness, "HELD_OUT", 16)
     data = bmr_images._split("fashion-mnist", Namespace(held_out=True, quick=False))
     assert (len(data.train), len(data.test)) == (48, 16)
-
-
-def test_the_two_copies_of_cifar_never_share_a_file(tmp_path, instant, monkeypatch):
-    out = tmp_path / "result.json"
-    words = ["--nets", "lenet", "--methods", "bmr", "--data", "cifar10", "--out", str(out)]
-    names = {"copy": "CIFAR-10 (JPEG copy)"}
-    monkeypatch.setattr(bmr_images, "load_data", lambda name: replace(DATA_SET, name=names["copy"]))
-    assert main([*words, "--preset", "paper"]) == 0
-    names["copy"] = "CIFAR-10"
-    with pytest.raises(ValueError, match="the JPEG copy of CIFAR-10 and the original"):
-        main([*words, "--preset", "default"])
-    assert len(instant) == 1
-
-
-def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match=r"^bmr_images: nets must be one of .*'resnet'"):
-        main(["--nets", "resnet"])
 
 
 def test_figures_are_drawn_from_the_records(tmp_path, record):
@@ -405,15 +361,6 @@ def test_a_network_that_trains_in_bfloat16_says_so_and_is_another_one():
     assert resolved(row, replace(sizes, precision="bf16"))["precision"] == "bf16"
     assert rough["nll"] != exact["nll"]
     assert rough["nll"] == pytest.approx(exact["nll"], rel=0.05)
-
-
-def test_a_row_of_another_precision_is_not_taken_for_done(instant, tmp_path):
-    which = ["--data", "fashion-mnist", "--nets", "mlp", "--methods", "map"]
-    asked = [*which, "--preset", "default", "--device", "cpu", "--out", str(tmp_path / "r.json")]
-    assert main(asked) == 0
-    with pytest.raises(SystemExit, match="another precision"):
-        main([*asked, "--precision", "bf16"])
-    assert instant == ["fashion-mnist/mlp/map/default"]
 
 
 def test_the_pruned_fraction_of_the_reference_by_hand():

@@ -5,11 +5,9 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import torch
 
-from bayesieve.data.examples import DataSet, Examples
 from bayesieve.nets import mlp
-from problems import normal, seeded
+from problems import few_images
 from studies import bmr_mnist, harness, laplace_bmr
 from studies.bmr_mnist import (
     ROWS,
@@ -23,15 +21,7 @@ from studies.bmr_mnist import (
     train,
 )
 
-
-def examples(n, seed):
-    """Ten prototypes of 28x28 pixels and noise."""
-    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
-    y = torch.randint(10, (n,), generator=seeded(seed))
-    return Examples(prototypes[y] + 0.3 * normal(n, 1, 28, 28, seed=seed, dtype=torch.float32), y)
-
-
-DATA = DataSet("mnist", examples(300, 1), examples(100, 2), "classification", tuple("0123456789"))
+DATA = few_images(300, 100, name="mnist")
 
 
 def test_every_candidate_prunes_within_its_run():
@@ -120,8 +110,6 @@ def test_the_command_writes_what_it_did(monkeypatch, tmp_path):
     assert "--held-out" in result["command"]
     assert main(arguments) == 0  # nothing is left to do
     assert json.loads(out.read_text())["rows"] == result["rows"]
-    with pytest.raises(ValueError, match=r"^bmr_mnist: setting must be one of"):
-        main(["--settings", "l300-97"])
 
 
 def test_the_sieve_of_trained_networks(monkeypatch, tmp_path, capsys):

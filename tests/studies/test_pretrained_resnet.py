@@ -7,10 +7,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bayesieve import predict
-from bayesieve.data.examples import DataSet, Examples
-from problems import normal, seeded
+from problems import few_images
 from studies import pretrained_resnet as study
 from studies.pretrained_resnet import ResNet, Setting, point_of, problem_of, sieved_once
+
+
+def images(n=40):
+    return few_images(n, n, (3, 8, 8), noise=1.0)
 
 
 @pytest.fixture
@@ -25,16 +28,6 @@ def stranger(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "data_root", lambda: tmp_path)
     monkeypatch.setattr(study, "load_data", lambda name: images())
     return net
-
-
-def images(n=40):
-    def some(seed):
-        y = torch.randint(10, (n,), generator=seeded(seed))
-        return Examples(normal(n, 3, 8, 8, seed=seed, dtype=torch.float32), y)
-
-    recipe = {"kind": "image", "scale": 255.0, "mean": [0.5] * 3, "std": [0.25] * 3}
-    return DataSet("toy", some(1), some(2), "classification", tuple("0123456789"),
-                   preprocessing=recipe)  # fmt: skip
 
 
 def test_the_network_has_the_published_sizes():

@@ -1,13 +1,16 @@
 """The one format of records: what is checked, what is joined, what a second call goes on with."""
 
+import importlib
 import json
 from argparse import Namespace
 
 import pytest
+import torch
 
+from problems import few_images
 from records import record_of
 from studies import sbnn_tables, uci
-from studies.harness import Run
+from studies.harness import Run, prior_pairs, splits
 from studies.record import check, join, make_row, read, write
 
 
@@ -151,3 +154,69 @@ def test_a_second_call_goes_on_and_rows_keep_their_command(tmp_path, capsys):
                  one_per_name=True)  # fmt: skip
     with pytest.raises(SystemExit, match="has a with another n"):
         strict.wants("a", {"n": 5})
+
+
+def test_a_run_keeps_to_its_budget_and_to_one_copy_of_the_data(tmp_path):
+    run = begin(tmp_path / "x.json", "--one", budget=100.0)
+    assert run.wants("first", {}, "long")
+    run.add(make_row("first", {}, [{"n": 1}], seeds=1, seconds=200.0), kind="long")
+    assert not run.wants("second", {}, "long")
+    assert run.wants("third", {}, "short")
+    record = read(tmp_path / "x.json")
+    assert record["skipped"] == ["second"]
+    assert [row["metrics"] for row in record["rows"]] == [{"n": 1}]
+    row = make_row("fourth", {}, [{"n": 1}], seeds=1)
+    run.add({**row, "data": "CIFAR-10 (JPEG copy)"})
+    with pytest.raises(ValueError, match="the JPEG copy of CIFAR-10 and the original"):
+        run.wants("fifth", {}, "short", data="CIFAR-10")
+
+
+def test_splits_hold_out_the_same_examples_or_take_few():
+    data = few_images(6000, 10, (1, 4, 4))
+    held_out = splits(data, held_out=True)
+    assert (len(held_out.train), len(held_out.test)) == (1000, 5000)
+    assert torch.equal(held_out.test.x, splits(data, held_out=True).test.x)
+    few = splits(data, few=7, few_test=3)
+    assert (len(few.train), len(few.test)) == (7, 3)
+    with pytest.raises(Exception, match="pairs v0:v1"):
+        prior_pairs("1:2:3")
+    assert prior_pairs("0.005:1e-5") == ((0.005, 1e-5),)
+
+
+UNKNOWN = {  # study: flags that name something it does not have, and what it says
+    "aeb_linear": ("--methods sam", "aeb_linear: method must be one of"),
+    "aeb_logistic": ("--methods sam", "aeb_logistic: method must be one of"),
+    "aeb_uci": ("--sets yatch", "aeb_uci: set must be one of"),
+    "bmr_images": ("--nets resnet", r"^bmr_images: nets must be one of .*'resnet'"),
+    "bmr_mnist": ("--settings l300-97", "^bmr_mnist: setting must be one of"),
+    "conformal": ("--quick --only 40", "case must be one of"),
+    "sbnn_droprate": ("--settings m4", "setting must be one of"),
+    "sbnn_tables": ("--only e9", "experiment must be one of"),
+    "tdamp_uci": ("--sets bosten", r"^tdamp_uci: --sets must be one of .*Did you mean"),
+    "uci": ("--sets bostn", "set must be one of"),
+}
+
+
+@pytest.mark.parametrize("study", UNKNOWN)
+def test_unknown_names_are_refused_before_any_work(study):
+    flags, words = UNKNOWN[study]
+    with pytest.raises(ValueError, match=words):
+        importlib.import_module(f"studies.{study}").main(flags.split())
+
+
+@pytest.mark.parametrize("study", ["sbnn_droprate", "sbnn_vgg"])
+def test_a_picture_of_records_needs_a_folder(study, tmp_path):
+    with pytest.raises(ValueError, match="--figures FOLDER"):
+        importlib.import_module(f"studies.{study}").main(["--draw", str(tmp_path / "x.json")])
+
+
+@pytest.mark.parametrize(
+    "study", ["aeb_linear --data-sets", "aeb_logistic --steps", "aeb_uci --splits"]
+)
+@pytest.mark.parametrize("value", ["0", "-5", "1.5"])
+def test_nothing_to_do_is_refused(study, value, capsys):
+    name, flag = study.split()
+    with pytest.raises(SystemExit, match="2"):
+        importlib.import_module(f"studies.{name}").main([f"{flag}={value}"])
+    said = capsys.readouterr().err
+    assert f"argument {flag}: must be a whole number > 0, got '{value}'" in said

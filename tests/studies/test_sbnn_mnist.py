@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayesieve.data.examples import DataSet, Examples
-from problems import normal, seeded
+from bayesieve.data.examples import Examples
+from problems import few_images
 from studies import sbnn_mnist
 from studies.sbnn_mnist import SETTINGS, Setting, build, engine, main, run_setting
 
@@ -15,16 +15,8 @@ SMALL = Setting("l300", zeros=0.9, epochs=4, prune_epochs=(1, 3), teacher_epochs
 SEED_FIELDS = {"error", "nll", "ece", "zeros", "weights", "mc_error", "mc_nll", "mc_ece"}
 
 
-def examples(n, seed):
-    """Ten prototypes of 28x28 pixels and noise."""
-    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
-    y = torch.randint(10, (n,), generator=seeded(seed))
-    return Examples(prototypes[y] + 0.3 * normal(n, 1, 28, 28, seed=seed, dtype=torch.float32), y)
-
-
-TRAIN, TEST = examples(300, 1), examples(100, 2)
-CLASSES = tuple(str(digit) for digit in range(10))
-DATA = DataSet("mnist", TRAIN, TEST, "classification", CLASSES)
+DATA = few_images(name="mnist")
+TRAIN, TEST = DATA.train, DATA.test
 
 
 @pytest.fixture(scope="module")

@@ -78,8 +78,6 @@ def test_the_study_writes_json_figures_and_a_page(tmp_path, monkeypatch, capsys)
     }  # fmt: skip
     assert (folder / "figure_4.png").is_file()
     assert "| e3/20-10/10/2 |" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="experiment must be one of"):
-        study.main(["--only", "e9"])
 
 
 def test_figures_and_page_of_a_whole_record(tmp_path):

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import commands
-from bayesieve.data.examples import DataSet, Examples
 from bayesieve.scratch import ReLU, Sigmoid, Tanh
 from pages.scratch import (
     account_table,
@@ -19,6 +17,7 @@ from pages.scratch import (
     same_loss,
     source_table,
 )
+from problems import few_images
 from studies import scratch_mnist
 from studies.scratch_mnist import (
     SETTINGS,
@@ -37,15 +36,7 @@ ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "results" / "scratch_mnist.json"
 
 
-def examples(n, seed):
-    """Ten prototypes of 4x4 pixels and noise."""
-    generator = torch.Generator().manual_seed(seed)
-    prototypes = torch.randn(10, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    y = torch.randint(10, (n,), generator=generator)
-    return Examples(prototypes[y] + 0.1 * torch.randn(n, 1, 4, 4, generator=generator), y)
-
-
-DATA = DataSet("toy", examples(360, 1), examples(60, 2), "classification", tuple("0123456789"))
+DATA = few_images(360, 60, (1, 4, 4), noise=0.1)
 
 
 @pytest.fixture(scope="module")

@@ -2,24 +2,16 @@
 
 import json
 
-import torch
-
-from bayesieve.data.examples import Examples
-from problems import normal, seeded
+from problems import few_images
 from studies.structured_lenet5 import Setting, delivery, parser, run_setting, setting_of
 
 
-def examples(n, seed):
-    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
-    y = torch.randint(10, (n,), generator=seeded(seed))
-    return Examples(prototypes[y] + 0.3 * normal(n, 1, 28, 28, seed=seed, dtype=torch.float32), y)
-
-
 def test_the_network_ends_with_the_units_asked_for():
+    data = few_images(128, 50)
     setting = Setting((3, 4, 5), epochs=3, prune_epochs=(1, 2))
-    row, sparse = run_setting(setting, examples(128, 1), examples(50, 2), 2, "cpu")
+    row, sparse = run_setting(setting, data.train, data.test, 2, "cpu")
     assert len(row["each"]) == 2
-    numbers, detail = delivery(sparse, examples(20, 3).x, rounds=1)
+    numbers, detail = delivery(sparse, data.test.x[:20], rounds=1)
     assert detail["units"] == {"conv1": 3, "conv2": 4, "fc1": 5, "out": 10}
     assert detail["same_classes"]
     assert numbers["dense_parameters"] == 431_080

@@ -8,23 +8,14 @@ import torch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
 from bayesieve.core.storage import load_sparse
-from bayesieve.data.examples import DataSet, Examples
 from bayesieve.nets import mlp
-from problems import normal, seeded
+from problems import few_images
 from studies import tdamp_mnist
 
 PICTURES = {"accuracy", "scores", "units", "sparsity"}
 
 
-def examples(n, seed):
-    """Ten prototypes of 28x28 pixels and noise."""
-    prototypes = normal(10, 1, 28, 28, seed=0, dtype=torch.float32)
-    y = torch.randint(10, (n,), generator=seeded(seed))
-    return Examples(prototypes[y] + 0.3 * normal(n, 1, 28, 28, seed=seed, dtype=torch.float32), y)
-
-
-CLASSES = tuple(str(digit) for digit in range(10))
-DATA = DataSet("mnist", examples(400, 1), examples(200, 2), "classification", CLASSES)
+DATA = few_images(400, 200, name="mnist")
 
 
 @pytest.fixture

@@ -46,8 +46,3 @@ def test_every_split_is_chosen_scored_and_written(small, tmp_path, capsys):
     assert math.isfinite(numbers["log_lik"])
     assert result["command"].endswith(str(out))
     assert "yacht" in capsys.readouterr().out
-
-
-def test_an_unknown_set_is_refused(small):
-    with pytest.raises(ValueError, match=r"^tdamp_uci: --sets must be one of .*Did you mean"):
-        tdamp_uci.main(["--sets", "bosten"])
