@@ -24,8 +24,9 @@ are needed, and then hardly anything goes), the KL weighs 0.1 while masks change
 kept: with the paper's settings (`BMR.paper`) a network that has plenty of data loses accuracy.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -42,6 +43,9 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_
 from bayesieve.engines.scaled import Rates, ScaledState
+
+if TYPE_CHECKING:
+    from bayesieve.engines.recipes import RunSize
 
 # What the reference prunes: biases and norms too. For Problem(..., roles=PAPER_ROLES).
 PAPER_ROLES = Roles(
@@ -163,6 +167,14 @@ class BMR:
             reduction=reduction, lr=0.01, init_std=0.1, start="uniform", local=False,
             coordinates="standard",
         )  # fmt: skip
+
+    @staticmethod
+    def fields_from(settings: Mapping[str, Any], size: "RunSize") -> dict[str, Any]:
+        """Choose when masks are renewed, and the coordinates, as the preset of a run has them."""
+        paper, rule, reduction = settings["preset"] == "paper", settings.get("rule"), None
+        if size.may_prune and rule not in (None, "none"):
+            reduction = Reduction(rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(rule)
+        return {"reduction": reduction, "coordinates": "standard" if paper else "weights"}
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> BMRState:
         """Start near the initial weights, every scale at 1 (or at random), nothing pruned."""

@@ -23,12 +23,12 @@ in the model-reduction paper (but for its dropout, which is a layer).
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from bayesieve.checks import AUTO, check_counts, check_positive
+from bayesieve.checks import AUTO, check_counts
 from bayesieve.errors import UsageError
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ def recommended(
     if name is None:
         raise ValueError(f"recommended: there are no recipes for {engine.__name__}.")
     settings = settings_of(name, size, asked or {})
-    return _fields_of(name, {field.name for field in fields(engine)}, settings, size)  # type: ignore[arg-type]
+    return _fields_of(engine, settings, size)
 
 
 def build(name: EngineName, size: RunSize, settings: Mapping[str, Any]) -> "Engine[Any]":
@@ -257,9 +257,7 @@ def build(name: EngineName, size: RunSize, settings: Mapping[str, Any]) -> "Engi
     if settings["prior"] == "layer-scaled":
         name = "bmr"  # flat-vi with learned layer widths is BMR that never prunes
     kind = getattr(import_module("bayesieve"), ENGINES[name].kind)
-    engine: Engine[Any] = kind(
-        **_fields_of(name, {field.name for field in fields(kind)}, settings, size)
-    )
+    engine: Engine[Any] = kind(**_fields_of(kind, settings, size))
     return engine
 
 
@@ -314,22 +312,17 @@ def settings_of(name: EngineName, size: RunSize, asked: Mapping[str, Any]) -> di
     return {**found, **asked}
 
 
-def _fields_of(
-    name: EngineName, names: Iterable[str], settings: Mapping[str, Any], size: RunSize
-) -> dict[str, Any]:
-    """The fields of an engine that follow from its settings, and from the size of the run."""
+def _fields_of(kind: Any, settings: Mapping[str, Any], size: RunSize) -> dict[str, Any]:
+    """The fields of an engine class that follow from its settings and from the size of the run.
+
+    A class whose fields depend on the run has a method `fields_from` for them.
+    """
     if not size.may_prune and settings["prior"] == "gaussian-laplace":  # what is left was included
         settings = {**settings, "prior": "normal", "prior_std": settings["slab_std"],
                     "adapt": "none"}  # fmt: skip
-    found = {key: settings[key] for key in names if key in settings}
+    found = {spec.name: settings[spec.name] for spec in fields(kind) if spec.name in settings}
     found["prior"] = _prior(settings)
-    if name == "bmr":
-        found |= _of_reduction(settings, size)
-    elif ENGINES[name].passes:
-        found |= _of_passes(size)
-    elif ENGINES[name].n_chains:
-        found |= _of_chain(settings, size)
-    return found
+    return found | (kind.fields_from(settings, size) if hasattr(kind, "fields_from") else {})
 
 
 def _filled(value: Any, best: Any) -> Any:
@@ -457,49 +450,6 @@ def _prior(settings: Mapping[str, Any]) -> Any:
 def _prior_class(name: str) -> str:
     """The class behind the name of a prior: "spike-slab" is SpikeSlab."""
     return "".join(map(str.capitalize, name.split("-")))
-
-
-def _of_reduction(settings: Mapping[str, Any], size: RunSize) -> dict[str, Any]:
-    """When masks are renewed, and the coordinates, as the preset has them."""
-    from bayesieve.engines.bmr import Reduction
-
-    paper, rule, reduction = settings["preset"] == "paper", settings.get("rule"), None
-    if size.may_prune and rule not in (None, "none"):
-        reduction = Reduction(rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(rule)
-    return {"reduction": reduction, "coordinates": "standard" if paper else "weights"}
-
-
-def _of_passes(size: RunSize) -> dict[str, Any]:
-    """Which groups message passing removes, and when; an epoch is one EM iteration."""
-    keep, n_passes = size.keep_units, max(1, round(size.n_steps / size.per_epoch))
-    if not size.may_prune or (keep is None and size.task == "regression"):
-        keep = 1.0  # of a regression: one output tells too little about single units
-    return {"keep": keep, "prune_passes": (2, max(2, round(0.6 * n_passes)))}
-
-
-def _of_chain(settings: Mapping[str, Any], size: RunSize) -> dict[str, Any]:
-    """Step size over all data; burn-in, thinning, cycles and cooling in steps."""
-    from bayesieve.engines.sampling import Chain
-
-    lr, fraction, draws, cycles = (settings[key] for key in ("lr", "burn_in", "draws", "cycles"))
-    check_positive("train", lr=lr)
-    # lr is that of SGD on the mean loss, the step size of a sampler in nats over all data
-    rates = tuple(rate / size.n_data for rate in (lr if isinstance(lr, tuple) else (lr,)))
-    if not 0 <= fraction < 1:
-        raise UsageError(f"`burn_in` is a fraction of the run from 0 to below 1, got {fraction}.")
-    for name, least, got in (("draws", 1, draws), ("cycles", 0, cycles)):
-        if got < least:
-            raise UsageError(f"`{name}` must be at least {least}, got {got}.")
-    burn_in = min(round(fraction * size.n_steps), size.n_steps - 1)
-    after = size.n_steps - burn_in
-    chain = Chain(
-        burn_in=burn_in,
-        thin=max(1, after // draws),
-        n_kept=min(draws, after),
-        cycle=-(-size.n_steps // cycles) if cycles else 0,
-        cooling=settings["anneal"] ** (-1 / size.per_epoch),
-    )
-    return {"step_size": rates if isinstance(lr, tuple) else rates[0], "chain": chain}
 
 
 _VI = {"lr": 1e-3, "init_std": math.exp(-4), "start": "he", "local": True}

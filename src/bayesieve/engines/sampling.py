@@ -22,8 +22,9 @@ steps σ² may follow the residuals alone (eq. L3 of docs/theory/sgld.md).
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Generator, Tensor
@@ -47,6 +48,10 @@ from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import flat_statistics, named_statistics, statistics_names
+from bayesieve.errors import UsageError
+
+if TYPE_CHECKING:
+    from bayesieve.engines.recipes import RunSize
 
 Adapt = Literal["none", "sa", "em"]
 _RMS_DECAY, _RMS_FLOOR = 0.99, 1e-5  # of the preconditioner, per example
@@ -267,6 +272,33 @@ class Sampler:
                 f"{type(self.prior).__name__}. Give that prior (--prior gaussian-laplace), or "
                 "adapt='none' (--adapt none)."
             )
+
+    @staticmethod
+    def fields_from(settings: Mapping[str, Any], size: "RunSize") -> dict[str, Any]:
+        """Choose step size, burn-in, thinning, cycles and cooling by the size of a run."""
+        lr, fraction, draws, cycles = (
+            settings[key] for key in ("lr", "burn_in", "draws", "cycles")
+        )
+        check_positive("train", lr=lr)
+        # lr is that of SGD on the mean loss, the step size of a sampler in nats over all data
+        rates = tuple(rate / size.n_data for rate in (lr if isinstance(lr, tuple) else (lr,)))
+        if not 0 <= fraction < 1:
+            raise UsageError(
+                f"`burn_in` is a fraction of the run from 0 to below 1, got {fraction}."
+            )
+        for name, least, got in (("draws", 1, draws), ("cycles", 0, cycles)):
+            if got < least:
+                raise UsageError(f"`{name}` must be at least {least}, got {got}.")
+        burn_in = min(round(fraction * size.n_steps), size.n_steps - 1)
+        after = size.n_steps - burn_in
+        chain = Chain(
+            burn_in=burn_in,
+            thin=max(1, after // draws),
+            n_kept=min(draws, after),
+            cycle=-(-size.n_steps // cycles) if cycles else 0,
+            cooling=settings["anneal"] ** (-1 / size.per_epoch),
+        )
+        return {"step_size": rates if isinstance(lr, tuple) else rates[0], "chain": chain}
 
     @property
     def epsilon(self) -> Number:

@@ -22,7 +22,9 @@ outputs are logits; convolutions are linear layers over patches; removed groups 
 out of the tensors.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor
@@ -55,6 +57,9 @@ from bayesieve.engines.tdamp.groups import (
     slab_update,
 )
 from bayesieve.engines.tdamp.state import TDAMPState, Wiring, kept, moments, set_
+
+if TYPE_CHECKING:
+    from bayesieve.engines.recipes import RunSize
 
 __all__ = ["TDAMP", "TDAMPState"]
 _NOISE_NAME = NUMBERS_PREFIX + "log_noise_std"
@@ -130,6 +135,14 @@ class TDAMP:
                     f"TDAMP: {name} must be (first, last) with 1 <= first <= last, "
                     f"got {(first, last)}."
                 )
+
+    @staticmethod
+    def fields_from(settings: Mapping[str, Any], size: "RunSize") -> dict[str, Any]:
+        """Choose which groups are removed, and when; an epoch is one EM iteration."""
+        keep, n_passes = size.keep_units, max(1, round(size.n_steps / size.per_epoch))
+        if not size.may_prune or (keep is None and size.task == "regression"):
+            keep = 1.0  # of a regression: one output tells too little about single units
+        return {"keep": keep, "prune_passes": (2, max(2, round(0.6 * n_passes)))}
 
     @property
     def passes(self) -> tuple[int, int]:
