@@ -16,102 +16,73 @@ from bayesieve.graph.capture import capture
 from bayesieve.graph.links import links
 from bayesieve.graph.operations import OPERATIONS, Kind, Operation
 from bayesieve.nets.convnets import lenet5, lenet5_caffe, lenet_300_100
+from zoo import Calling, chain
 
 
 def network_of(model, rule=default_role):
     return Network.of(model, Gaussian(), rule)
 
 
-class Functional(nn.Module):
+FLATTENS = {
+    "view size": lambda x: x.view(x.size(0), -1),
+    "reshape shape": lambda x: x.reshape(x.shape[0], -1),
+    "torch": lambda x: torch.flatten(x, 1),
+    "method": lambda x: x.flatten(start_dim=1),
+    "view columns": lambda x: x.view(-1, 12),
+}
+
+
+def functional(flatten: str) -> nn.Module:
     """A convolutional network written with functions, its flattening chosen by name."""
 
-    def __init__(self, flatten: str) -> None:
-        super().__init__()
-        self.conv, self.out = nn.Conv2d(1, 3, 3), nn.Linear(12, 2)
-        self.flatten = flatten
+    def forward(net, x):
+        x = FLATTENS[flatten](F.max_pool2d(F.relu(net.conv(x)), 2).tanh())
+        return net.out(F.dropout(x, 0.1, training=net.training))
 
-    def forward(self, x):
-        x = F.max_pool2d(F.relu(self.conv(x)), 2).tanh()
-        match self.flatten:
-            case "view size":
-                x = x.view(x.size(0), -1)
-            case "reshape shape":
-                x = x.reshape(x.shape[0], -1)
-            case "torch":
-                x = torch.flatten(x, 1)
-            case "method":
-                x = x.flatten(start_dim=1)
-            case "view columns":
-                x = x.view(-1, 12)
-        return self.out(F.dropout(x, 0.1, training=self.training))
+    return Calling(forward, conv=nn.Conv2d(1, 3, 3), out=nn.Linear(12, 2))
 
 
-class Residual(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1)
-
-    def forward(self, x):
-        h = self.a(x)
-        return self.c(h + self.b(torch.relu(h)))
+def wired(function) -> nn.Module:
+    """Layers a and b of four units and c of one, called by a function."""
+    return Calling(function, a=nn.Linear(4, 4), b=nn.Linear(4, 4), c=nn.Linear(4, 1))
 
 
-class Branching(Residual):
-    def forward(self, x):
-        h = torch.relu(self.a(x))
-        return self.c(h), self.b(h)
+def hidden(net, x):
+    return torch.relu(net.a(x))
 
 
-class Untraceable(Residual):
-    def forward(self, x):
-        return self.c(self.a(x) if x.sum() > 0 else self.b(x))
+def residual() -> nn.Module:
+    return wired(lambda s, x: s.c((h := s.a(x)) + s.b(torch.relu(h))))
 
 
-class Repeated(Residual):
-    def forward(self, x):
-        return self.c(torch.relu(self.a(torch.relu(self.a(x)))))
+def untraceable() -> nn.Module:
+    return wired(lambda s, x: s.c(s.a(x) if x.sum() > 0 else s.b(x)))
 
 
-class ReadsWeight(Residual):
-    def forward(self, x):
-        return self.c(torch.relu(self.a(x))) + self.a.weight.sum()
-
-
-class OtherInTraining(Residual):
-    def forward(self, x):
-        h = torch.relu(self.a(x))
-        return self.c(h) + (self.b(h).sum() if self.training else 0)
-
-
-class OtherInEvaluation(Residual):
-    def forward(self, x):
-        h = torch.relu(self.a(x))
-        return self.c(h) + (0 if self.training else self.b(h).sum())
-
-
-class Attended(Residual):
-    def forward(self, x):
-        return self.c(torch.relu(self.a(x))) * torch.softmax(self.b(x), 1).sum()
+NOT_LINKED = {
+    "two readers": lambda s, x: (s.c(h := hidden(s, x)), s.b(h)),
+    "called twice": lambda s, x: s.c(torch.relu(s.a(hidden(s, x)))),
+    "other in training": lambda s, x: s.c(h := hidden(s, x)) + (s.b(h).sum() if s.training else 0),
+    "other in evaluation": lambda s, x: (
+        s.c(h := hidden(s, x)) + (0 if s.training else s.b(h).sum())
+    ),
+}  # fmt: skip
 
 
 def pairs(network):
     return [(link.producer, link.consumer) for link in links(network)]
 
 
-def hooked(model, index):
-    model[index].register_forward_hook(lambda *_: None)
+def changed(change, index=0) -> nn.Module:
+    """Two layers and an activation between them, after a change of one of the three."""
+    model = chain(4, 4, 1, act=nn.ReLU)
+    change(model[index])
     return model
 
 
 def tied():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    model = chain(4, 4, 4, 1, act=nn.ReLU)
     model[2].weight = model[0].weight
-    return model
-
-
-def frozen(index):
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
-    model[index].requires_grad_(False)
     return model
 
 
@@ -126,23 +97,20 @@ def test_every_layer_of_the_lenets_is_linked():
 
 @pytest.mark.parametrize("flatten", ["view size", "reshape shape", "torch", "method"])
 def test_functions_and_spellings_of_flatten(flatten):
-    assert pairs(network_of(Functional(flatten))) == [("conv.weight", "out.weight")]
+    assert pairs(network_of(functional(flatten))) == [("conv.weight", "out.weight")]
 
 
 @pytest.mark.parametrize(
     "model",
     [
-        Functional("view columns"),
-        Branching(),
-        Untraceable(),
-        Repeated(),
-        OtherInTraining(),
-        OtherInEvaluation(),
+        *map(wired, NOT_LINKED.values()),
+        functional("view columns"),
+        untraceable(),
         tied(),
-        frozen(0),
-        frozen(2),
-        hooked(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), 1),
-        hooked(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), 2),
+        changed(lambda layer: layer.requires_grad_(False), 0),
+        changed(lambda layer: layer.requires_grad_(False), 2),
+        changed(lambda layer: layer.register_forward_hook(lambda *_: None), 1),
+        changed(lambda layer: layer.register_forward_hook(lambda *_: None), 2),
         nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 1)),
         nn.Sequential(nn.Linear(4, 4), nn.Softmax(1), nn.Linear(4, 1)),
         nn.Sequential(nn.Linear(4, 4), nn.MaxPool1d(1), nn.Linear(4, 1)),
@@ -163,21 +131,21 @@ def test_paths_without_a_link(model):
 
 
 def test_only_the_straight_parts_of_a_graph_are_linked():
-    assert pairs(network_of(Residual())) == []
-    assert pairs(network_of(Attended())) == [("a.weight", "c.weight")]
-    assert pairs(network_of(ReadsWeight())) == []
-    model = nn.Sequential(Residual(), nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1))
+    assert pairs(network_of(residual())) == []
+    attended = wired(lambda s, x: s.c(hidden(s, x)) * torch.softmax(s.b(x), 1).sum())
+    assert pairs(network_of(attended)) == [("a.weight", "c.weight")]
+    reads_weight = wired(lambda s, x: s.c(hidden(s, x)) + s.a.weight.sum())
+    assert pairs(network_of(reads_weight)) == []
+    model = nn.Sequential(residual(), *chain(1, 3, 1, act=nn.ReLU))
     assert pairs(network_of(model)) == [("1.weight", "3.weight"), ("0.c.weight", "1.weight")]
 
 
 def test_parametrised_layers_have_no_link():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
-    parametrizations.weight_norm(model[0])
-    assert pairs(network_of(model)) == []
+    assert pairs(network_of(changed(parametrizations.weight_norm))) == []
 
 
 def test_a_layer_that_is_never_pruned_keeps_its_units():
-    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    model = chain(4, 4, 1)
     assert pairs(network_of(model, Roles(keep=("0.*",)))) == []
     assert pairs(network_of(model, Roles(keep=("2.*",)))) == [("0.weight", "2.weight")]
 
@@ -220,17 +188,13 @@ def test_pooling_is_separate_only_over_its_number_of_axes():
 
 
 def test_a_trace_keeps_names_and_default_arguments():
-    class Optional(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(2, 2)
-
+    class Optional(nn.Sequential):
         def forward(self, pixels, mask=None):
-            y = self.layer(pixels)
+            y = super().forward(pixels)
             return y if mask is None else y * mask
 
-    graph = capture("test", Optional())
-    assert [node.name for node in graph.nodes] == ["pixels", "layer", "output"]
+    graph = capture("test", Optional(nn.Linear(2, 2)))
+    assert [node.name for node in graph.nodes] == ["pixels", "_0", "output"]
     lone = capture("test", nn.Linear(2, 1))
     assert [str(node.target) for node in lone.nodes if node.op == "call_module"] == ["0"]
 
@@ -266,8 +230,8 @@ def test_shared_layers_are_named():
 
 
 def test_an_untraceable_network_names_the_caller_and_the_remedy():
-    with pytest.raises(UnsupportedModelError, match=r"^save: Untraceable cannot be traced beyond"):
-        capture("save", Untraceable())
+    with pytest.raises(UnsupportedModelError, match=r"^save: Calling cannot be traced beyond"):
+        capture("save", untraceable())
 
 
 def test_shapes_come_from_one_run():
