@@ -87,6 +87,7 @@ zoo: $(STAMP) ## try every architecture, minutes, and write docs/models.md
 
 # One folder per version. NO_MKDOCS_2_WARNING: the theme's notice about its successor is in docs/dependencies.md.
 docs: $(VENV)/.docs ## build the site into site/VERSION, run its tutorials, check its links
+	$(BIN)/python docs/make_cli.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python docs/check_site.py "site/$$($(BIN)/bayesieve --version)"
 

@@ -25,10 +25,9 @@ class _Auto(Enum):
 
 
 AUTO: Any = _Auto.AUTO
-"""The only value of a setting that means "not chosen".
+"""The only value of a setting that means "not chosen"; as a switch it is off.
 
-`fit` replaces it with the recommended value (`engines.recipes.complete`); a loop written by hand
-takes the plain one (`chosen`). A switch that is AUTO is off.
+`fit` puts the recommended value in its place (`engines.recipes`), a loop by hand the plain one.
 """
 
 

@@ -68,8 +68,8 @@ def out_of_memory(error: BaseException) -> bool:
 def shortage() -> str:
     """Name three remedies for a run that does not fit into memory."""
     return (
-        "Take a smaller batch (--batch-size), a smaller network (--net) or fewer models at once "
-        "(--n-models), or smaller images and fewer examples; `map` and `sbnn` keep the fewest "
+        "Take a smaller batch (`batch_size`), a smaller network (`net`) or fewer models at once "
+        "(`n_models`), or smaller images and fewer examples; `map` and `sbnn` keep the fewest "
         "numbers per weight."
     )
 

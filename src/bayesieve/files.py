@@ -136,7 +136,7 @@ def write_atomically(path: Path | str, content: Content) -> Path:
     return Path(path)
 
 
-def check_output(path: Path | str, inputs: Iterable[Path | str] = (), flag: str = "--out") -> Path:
+def check_output(path: Path | str, inputs: Iterable[Path | str] = (), flag: str = "`out`") -> Path:
     """Raise unless a command may write a file of this name; call it before any work.
 
     It may be a new name or a regular file, but none of the command's inputs, no folder, and neither

@@ -105,7 +105,7 @@ def test_an_empty_path_is_refused(tmp_path, run, table, monkeypatch, name):
 
 def test_an_empty_path_is_refused_in_python(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"train: --out is empty"):
+    with pytest.raises(UsageError, match=r"train: `out` is empty"):
         runs.train(out="", **RUN)
 
 

@@ -201,7 +201,7 @@ def test_what_a_control_group_leaves_counts(tmp_path):
 
 
 def test_more_threads_than_processors_are_refused():
-    with pytest.raises(ValueError, match=r"--threads must be at most .*, got 100000"):
+    with pytest.raises(ValueError, match=r"threads must be at most .*, got 100000"):
         train(data="digits", threads=100_000, dry_run=True)
     with pytest.raises(ValueError, match="at most"):
         check_threads("profile", threads=100_000)

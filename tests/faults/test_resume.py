@@ -82,7 +82,7 @@ def test_a_checkpoint_of_an_earlier_version_and_its_checksum(
     if fault is not None:
         fault(newest(tmp_path))
     if epochs == 1 and fault in (spoil_the_sum, cut_the_sum):  # the only checkpoint is in doubt
-        with pytest.raises(DamagedFileError, match="--force in place of --resume"):
+        with pytest.raises(DamagedFileError, match="`force` in place of `resume`"):
             resumed(tmp_path)
         return
     assert torch.equal(resumed(tmp_path).posterior.mean, unbroken)

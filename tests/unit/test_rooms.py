@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 import tomllib
@@ -137,6 +138,16 @@ def test_engines_do_not_import_each_other():
         engine = path.parts[1].removesuffix(".py")  # an engine is a file, or a folder of files
         others = {name for name in names - {engine, *SHARED} if name[0] != "_"}
         assert not others, f"{path} imports {sorted(others)}; share through core or engines/_*.py"
+
+
+def test_messages_below_the_command_line_name_arguments_and_no_flags():
+    """The command line adds the dashes: `cli.console.with_flags`."""
+    of_others = {"native.py", "logs.py"}  # a compiler's and TensorBoard's
+    for path in FILES:
+        if path.parts[0] != "cli" and path.name not in of_others:
+            lines = (PACKAGE / path).read_text(encoding="utf-8").splitlines()
+            found = [line for line in lines if re.search(r'"[^"]*--[a-z]', line)]
+            assert not found, f"{path}: {found}; write `name`, or `name=value`"
 
 
 # One process for all of them: most of its time is the import of torch.

@@ -162,19 +162,19 @@ class ChainReport:
             # In float32 a weight near 0 moves by steps that others do not feel.
             share = f"{100 * self.still:.1f} % of the weights do not move"
             share = "no weight moves" if self.still == 1 else share
-            return (f"{share}: raise step_size (--lr) or temperature (--temperature)",)
+            return (f"{share}: raise the step (`lr`) or the `temperature`",)
         if max(self.rhat[0], self.log_lik_rhat or 0) > MOST_RHAT:
             problems.append(
                 f"chains have not mixed: R-hat is {self.rhat[0]:.2f} for half of the predictions "
                 f"and {self.log_lik_rhat:.2f} for the log-likelihood, where 1 is agreement and "
                 f"{MOST_RHAT} the bound, so the doubt about the weights is not yet right; run "
-                "longer (epochs, --epochs)"
+                "longer (`epochs`)"
             )
         if self.ess[2] < _LEAST_ESS:
             problems.append(
                 f"chains move slowly: {self.ess[2]:.1f} of {self.n_chains * self.n_draws} draws "
-                "are effective for half of the predictions; raise the step (lr, --lr), or run "
-                "longer (epochs, --epochs)"
+                "are effective for half of the predictions; raise the step (`lr`), or run "
+                "longer (`epochs`)"
             )
         return tuple(problems)
 

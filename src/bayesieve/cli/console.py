@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -23,6 +24,39 @@ _CLEAR = "\r\x1b[K"  # back to the beginning of an empty line
 def note(text: str) -> None:
     """A remark on standard error."""
     print(text, file=sys.stderr)
+
+
+# The flags of the arguments that messages name: those of the command under way.
+FLAGS: dict[str, str] = {}
+
+
+def with_flags(text: str, flags: Mapping[str, str] = FLAGS) -> str:
+    """A message of the library, which names arguments of functions, in the words of a command line.
+
+    Example:
+        >>> flags = {"to": "--to", "lr": "--lr"}
+        >>> with_flags("give `to=onnx`, or `prune(runs/a, zeros=0.9, force=True)`", flags)
+        'give --to onnx, or `bayesieve prune runs/a --zeros 0.9 --force`'
+        >>> with_flags("SBNN: lr must be > 0", flags)
+        'SBNN: --lr must be > 0'
+    """
+
+    def call(found: re.Match[str]) -> str:
+        words = []
+        for argument in filter(None, found[2].split(", ")):
+            name, equals, value = argument.partition("=")
+            named = f"--{name.replace('_', '-')}" + ("" if value == "True" else f" {value}")
+            words.append(named if equals else argument)
+        return f"`bayesieve {' '.join([found[1].replace('_', '-'), *words])}`"
+
+    def argument(found: re.Match[str]) -> str:
+        if found[1] not in flags:
+            return found[0]
+        return flags[found[1]] + (f" {found[2]}" if found[2] else "")
+
+    text = re.sub(r"`([a-z_]+)\(([^`]*)\)`", call, text)
+    text = re.sub(r"`(\w+)(?:=([^`]*))?`", argument, text)
+    return re.sub(r"^([\w-]+): (\w+)(?= must )", lambda m: f"{m[1]}: {flags.get(m[2], m[2])}", text)
 
 
 @contextmanager
@@ -60,7 +94,7 @@ class _Remarks(logging.StreamHandler[TextIO]):
 
     def format(self, record: logging.LogRecord) -> str:
         clear = _CLEAR if self.stream.isatty() else ""
-        return clear + super().format(record)
+        return clear + with_flags(super().format(record))
 
 
 @contextmanager

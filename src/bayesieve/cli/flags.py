@@ -3,7 +3,7 @@
 import inspect
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import typer
 
 from bayesieve.cli import ended_at_once, uncollected
-from bayesieve.cli.console import JsonFlag, heartbeat, print_json
+from bayesieve.cli.console import FLAGS, JsonFlag, heartbeat, print_json, with_flags
 from bayesieve.cli.layout import HelpAll
 from bayesieve.errors import UsageError
 from bayesieve.files import is_shared, rank_of_process
@@ -19,10 +19,10 @@ from bayesieve.runs.arguments import Options
 from bayesieve.runs.config import (
     all_settings,
     choices_of,
-    flag_name,
     hints_of,
-    keyword_of,
+    keywords,
     kinds_of,
+    word_of,
 )
 
 _PANELS = {
@@ -54,6 +54,8 @@ def command(
 
         def wrapper(*, json: bool, **values: Any) -> None:
             values.pop("help_all", None)  # it ended the program if it was given
+            FLAGS.clear()
+            FLAGS.update(flags)
             values |= {name: shlex.join(sys.argv[1:]) for name in recorded}
             asked = options.of(**{k: v for k, v in values.items() if v is not None and v != []})
             with ended_at_once(), uncollected():
@@ -75,16 +77,20 @@ def command(
                 raise typer.Exit(code)
 
         hints = get_type_hints(options)
+        flags = {word: _dashed(word) for word in keywords()} | {
+            name: name.upper() if spec.metadata.get("argument") else _dashed(word_of(spec))
+            for name, spec in specs.items()
+        }
         shown = [spec for name, spec in specs.items() if name not in (*recorded, "settings")]
-        parameters = [_parameter(spec, hints[spec.name]) for spec in shown]
+        parameters = [_parameter(spec, hints[spec.name], flags) for spec in shown]
         parameters.append(_keyword("json", JsonFlag, False))
         if "settings" in specs:
             parameters.append(_keyword("help_all", HelpAll, False))
         for section, spec in all_settings() if "settings" in specs else ():
-            keyword, hint = keyword_of(flag_name(spec)), hints_of(section)[spec.name]
-            parameters.append(_parameter(spec, hint, keyword, _PANELS[section]))
+            keyword, hint = word_of(spec), hints_of(section)[spec.name]
+            parameters.append(_parameter(spec, hint, flags, keyword, _PANELS[section]))
         wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.__doc__, wrapper.__name__ = options.__doc__, show.__name__
+        wrapper.__doc__, wrapper.__name__ = with_flags(options.__doc__ or "", flags), show.__name__
         group.append((wrapper, example))
         return wrapper
 
@@ -92,13 +98,17 @@ def command(
 
 
 def _parameter(
-    spec: Field[Any], hint: Any, name: str | None = None, panel: str | None = None
+    spec: Field[Any],
+    hint: Any,
+    flags: Mapping[str, str],
+    name: str | None = None,
+    panel: str | None = None,
 ) -> inspect.Parameter:
     """The flag of an option, or of a setting of a run, which has a panel and is None if not set."""
     about, default = spec.metadata, spec.default
     kind = _value_type(hint)
     metavar = "|".join(choices_of(hint)) or about["metavar"]
-    text, is_setting = about["help"], panel is not None
+    text, is_setting = with_flags(about["help"], flags), panel is not None
     if metavar is None and kind in _METAVARS:
         metavar = _METAVARS[kind]
     elif len(metavar or "") > _MOST_METAVAR:  # too wide for a column
@@ -111,10 +121,10 @@ def _parameter(
     if about.get("argument"):
         flag = typer.Argument(help=text, **reading)
     else:
-        main = flag_name(spec)
+        main = _dashed(word_of(spec))
         if kind is bool and (is_setting or default is True):
             main = f"{main}/--no-{main[2:]}"
-        aliases = [] if about["alias"] is None else [about["alias"]]
+        aliases = [] if about["alias"] is None else [_dashed(about["alias"])]
         flag = typer.Option(
             main,
             *aliases,
@@ -131,6 +141,10 @@ def _parameter(
         default = Path(default)
     value: Any = kind | None if default is None else kind
     return _keyword(name or spec.name, Annotated[value, flag], default)
+
+
+def _dashed(word: str) -> str:
+    return word if word.startswith("-") else "--" + word.replace("_", "-")
 
 
 def _path(text: str | Path) -> Path:

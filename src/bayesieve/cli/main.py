@@ -21,7 +21,7 @@ import typer
 from bayesieve import __version__
 from bayesieve.cli import commands as commands  # makes them
 from bayesieve.cli import doctor, reproduce, signals_to, stopped_by
-from bayesieve.cli.console import JsonFlag, print_json, remarks_shown
+from bayesieve.cli.console import JsonFlag, print_json, remarks_shown, with_flags
 from bayesieve.cli.data import data_app
 from bayesieve.cli.flags import COMMANDS, OF_RUNS
 from bayesieve.cli.layout import Command, Group
@@ -92,7 +92,7 @@ class _Guarded(Group):
             asked = os.environ.get(TRACEBACK_VARIABLE) and not isinstance(error, UsageError)
             if code is None or asked:
                 raise
-            _leave(_message(error), code)
+            _leave(with_flags(_message(error)), code)
 
 
 def exit_code(error: Exception) -> int | None:

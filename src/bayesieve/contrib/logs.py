@@ -210,7 +210,7 @@ def log_classes(names: Sequence[str]) -> list[type[Log]]:
     chosen = dict.fromkeys(name.strip() for name in names)
     unknown = [name for name in chosen if name not in LOGS]
     if unknown:
-        raise ValueError(f"log: must be of {', '.join(LOGS)}, got {unknown[0]!r}.")
+        raise ValueError(f"`log` must be one of {', '.join(LOGS)}, got {unknown[0]!r}.")
     for name in chosen:
         LOGS[name].check_installed()
     return [LOGS[name] for name in chosen]

@@ -45,7 +45,7 @@ from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.errors import UnsupportedModelError
 
-_DIAGONAL = "Use the diagonal one: `laplace`, or `sieve --curvature diagonal`."
+_DIAGONAL = "Use the diagonal one: `laplace`, or `sieve(curvature=diagonal)`."
 _N_LABELS = 10  # sampled per example; the sum over as few outputs costs no more
 # Examples whose gradients are held at once, and numbers that these may be. A GPU has the memory,
 # and calls of few examples would be most of its time.

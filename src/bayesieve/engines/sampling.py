@@ -269,8 +269,8 @@ class Sampler:
         if self.adapt != "none" and not isinstance(self.prior, GaussianLaplace):
             raise ValueError(
                 f"{who}: adapt={self.adapt!r} needs a GaussianLaplace prior, got "
-                f"{type(self.prior).__name__}. Give that prior (--prior gaussian-laplace), or "
-                "adapt='none' (--adapt none)."
+                f"{type(self.prior).__name__}. Give that prior, or "
+                "`adapt=none`."
             )
 
     @staticmethod

@@ -122,8 +122,9 @@ class SBNN:
         """Start every mean at the initial weights and every std in the spike's basin."""
         problem.layout.check_bayesian("SBNN")
         init_std, lr = self.init_std, chosen(self.lr, 1e-3)
-        if init_std is AUTO:
-            init_std = tuple(self.prior.safe_init_std(i) for i in range(n_models))
+        if init_std is AUTO or (isinstance(init_std, tuple) and AUTO in init_std):
+            safe = [self.prior.safe_init_std(i) for i in range(n_models)]
+            init_std = tuple(chosen(member_number(init_std, i), std) for i, std in enumerate(safe))
         scheme = "module" if self.start == "spike" else self.start
         mean = problem.starting_points(n_models, generator, scheme)
         if self.start == "spike":

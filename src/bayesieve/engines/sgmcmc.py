@@ -123,7 +123,7 @@ class SGHMC(Sampler):
             raise ValueError(
                 f"SGHMC: gradient_variance * step_size / 2 must be <= friction, got "
                 f"{0.5 * self.gradient_variance * max(sizes)} > {self.friction}. "
-                "Lower step_size (--lr) or raise friction (--friction)."
+                "Lower step_size (`lr`) or raise `friction`."
             )
 
     def step(self, problem: Problem, state: ChainState, batch: Batch) -> Metrics:

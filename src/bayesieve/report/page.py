@@ -53,7 +53,7 @@ def page(data: Json) -> str:
     if size > MAX_BYTES:
         raise ValueError(
             f"report: the page would have {size / 1e6:.1f} MB, more than {MAX_BYTES / 1e6:g}. Give "
-            "fewer runs or fewer --points."
+            "fewer runs or fewer `points`."
         )
     return text
 

@@ -218,7 +218,7 @@ def _against(check: Check | None, row: Mapping[str, str], name: str, n: int) -> 
     question = row["question"].format(name)
     if check is None:
         return _check(row["key"], row["question"].format("before"), "not checked",
-                      "No network to compare with is known: name one with --before.")  # fmt: skip
+                      "No network to compare with is known: name one with `before`.")  # fmt: skip
     scale = 1 if row["key"] == "nll" else 100
     worse, low, high = (scale * v for v in (check.worse_by, *check.interval))
     digits = 3 if scale == 1 else 2

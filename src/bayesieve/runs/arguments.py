@@ -15,7 +15,7 @@ from typing import Any, ClassVar, ParamSpec, Self, get_type_hints
 
 from bayesieve.checks import check_choice
 from bayesieve.errors import UsageError
-from bayesieve.runs.config import check_values, choices_of, flag_name, kinds_of, setting
+from bayesieve.runs.config import check_values, choices_of, kinds_of, setting, word_of
 
 P = ParamSpec("P")
 option: Any = partial(setting, kw_only=True)  # a `setting` may be given by position too
@@ -48,9 +48,9 @@ class Options:
         for spec in fields(self):
             value, choices = getattr(self, spec.name), choices_of(hints[spec.name])
             if value == "" and Path in kinds_of(hints[spec.name]):
-                raise UsageError(f"{command}: {flag_name(spec)} is empty; give a name.")
+                raise UsageError(f"{command}: `{word_of(spec)}` is empty; give a name.")
             if choices and value is not None:
-                check_choice(command, flag_name(spec), value, choices)
+                check_choice(command, word_of(spec), value, choices)
         check_values(command, self)
 
     @classmethod
@@ -79,7 +79,7 @@ class Options:
         return function
 
     def __call__(self) -> dict[str, Any]:
-        """Do the work; returns what the command prints with --json."""
+        """Do the work; returns what the command prints as JSON."""
         return self.load()(self)
 
 
@@ -104,7 +104,7 @@ def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
         parameters["settings"] = inspect.Parameter("settings", rest, annotation=Any)
     specs = "\n".join(f"    {spec.name}: {spec.metadata['help']}" for spec in fields(kind))
     function.__name__ = function.__qualname__ = kind.work.rpartition(".")[2]
-    returns = "Returns:\n    What the command prints with --json."
+    returns = "Returns:\n    What the command prints as JSON."
     function.__doc__ = f"{inspect.getdoc(kind)}\n\nArgs:\n{specs}\n\n{returns}"
     function.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     return function

@@ -44,8 +44,8 @@ from bayesieve.runs.config import (
     RunConfig,
     ScheduleConfig,
     TrainingConfig,
+    argument_of,
     check_values,
-    flag_of,
 )
 from bayesieve.runs.memory import MemoryNeed, memory_need
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
@@ -127,7 +127,7 @@ def make_plan(config: RunConfig) -> Plan:
 def build_data(config: DataConfig, net: NetConfig) -> DataSet:
     """The data set in the number format of the network."""
     if config.name is None:
-        raise UsageError("give a data set, for example --data digits; see `bayesieve data list`.")
+        raise UsageError("give a data set, for example `data=digits`; see `bayesieve data list`.")
     check_path(config.name)
     counts = net.likelihood is not None and not likelihood_class(net.likelihood).standardised
     data = load_data(
@@ -156,7 +156,7 @@ def split_off(config: RunConfig, train: Examples) -> tuple[Examples, Examples | 
     if config.training.val_fraction is None:
         if config.training.patience is not None:
             raise UsageError(
-                "--patience needs --val-fraction: early stopping watches held-out data."
+                "`patience` needs `val_fraction`: early stopping watches held-out data."
             )
         return train, None
     return train.split(config.training.val_fraction, config.data.seed)
@@ -176,17 +176,17 @@ def build_likelihood(config: NetConfig, data: DataSet) -> Likelihood:
     kind = likelihood_class(name)
     if kind.task != data.task:
         raise UsageError(
-            f"--likelihood {name} is for {kind.task}, but {data.name} is a {data.task}. Leave it "
-            f"out; a table can be read as the other with --task {kind.task}."
+            f"`likelihood={name}` is for {kind.task}, but {data.name} is a {data.task}. Leave it "
+            f"out; a table can be read as the other with `task={kind.task}`."
         )
     if not kind.noise and (config.noise_std is not None or config.learn_noise is not None):
-        raise UsageError(f"--noise-std and --learn-noise are for real targets, not {name}.")
+        raise UsageError(f"`noise_std` and `learn_noise` are for real targets, not {name}.")
     if "learned" not in kind.noise and config.learn_noise is not None:
-        raise UsageError(f"--learn-noise: {name} noise comes from the network; remove it.")
+        raise UsageError(f"`learn_noise`: {name} noise comes from the network; remove it.")
     likelihood = kind.configured(config.noise_std, config.learn_noise)
     if kind.standardised:
         if config.rate is not None:
-            raise UsageError(f"--rate is for counts, not {name}.")
+            raise UsageError(f"`rate` is for counts, not {name}.")
         return likelihood
     rate = data.train.y if config.rate is None else torch.tensor([config.rate]).double()
     return likelihood.around(rate)
@@ -224,7 +224,7 @@ def build_augment(config: TrainingConfig, data: DataSet) -> Augment | None:
     if not (config.shift or config.flip or config.rotate):
         return None
     if data.preprocessing.get("kind") != "image":
-        raise UsageError("--shift, --flip and --rotate are for images.")
+        raise UsageError("`shift`, `flip` and `rotate` are for images.")
     fill = PixelScale.of(data.preprocessing).black
     return Augment(shift=config.shift, flip=config.flip, rotation=config.rotate, fill=fill)
 
@@ -235,7 +235,7 @@ def _resolve(
     """The settings without gaps, and the length of the run."""
     training = config.training
     if training.epochs is not None and training.steps is not None:
-        raise UsageError("give either --epochs or --steps, not both.")
+        raise UsageError("give either `epochs` or `steps`, not both.")
     asked = (training.epochs, training.steps, training.batch_size)
     table = len(data.input_shape) == 1
     size = RunSize.of(config.engine.name, n_data, *asked, task=data.task, table=table,
@@ -275,11 +275,11 @@ def choose_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}.") from error
+        raise UsageError(f"`device` must be auto, cpu, cuda or cuda:N, got {name!r}.") from error
     if device.type not in ("cpu", "cuda"):
-        raise UsageError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}.")
+        raise UsageError(f"`device` must be auto, cpu, cuda or cuda:N, got {name!r}.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"--device {name}: torch finds no CUDA device; see `bayesieve doctor`.")
+        raise UsageError(f"`device={name}`: torch finds no CUDA device; see `bayesieve doctor`.")
     return device
 
 
@@ -297,16 +297,16 @@ def load_weights(model: nn.Module, file: Path) -> None:
     expected = model.state_dict()
     for name in (*expected, *weights):
         if name not in weights:
-            reason = f"it lacks {name!r} of --net; it has {', '.join(sorted(weights)[:4])}, ..."
+            reason = f"it lacks {name!r} of `net`; it has {', '.join(sorted(weights)[:4])}, ..."
         elif name not in expected:
-            reason = f"it has {name!r}, which --net has not."
+            reason = f"it has {name!r}, which `net` has not."
         elif weights[name].shape != expected[name].shape:
             reason = (
                 f"{name!r} has shape {list(weights[name].shape)}, but {list(expected[name].shape)} "
-                "in --net. Give the network it was trained as."
+                "in `net`. Give the network it was trained as."
             )
         elif expected[name].is_floating_point() != weights[name].is_floating_point():
-            reason = f"{name!r} is {weights[name].dtype}, but {expected[name].dtype} in --net."
+            reason = f"{name!r} is {weights[name].dtype}, but {expected[name].dtype} in `net`."
         elif not bool(weights[name].isfinite().all()):
             reason = f"{name!r} holds NaN or infinity. Train it again."
         else:
@@ -347,7 +347,7 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
         numbers = [number.strip() for number in (*widths.split(","), bins or "1")]
         if not all(number.isdecimal() for number in numbers) or rest.count(":") > 2:
             raise UsageError(
-                "--net mlp must read mlp:400,400, mlp:50:tanh or, with 8 bins of each column of a "
+                "`net` mlp must read mlp:400,400, mlp:50:tanh or, with 8 bins of each column of a "
                 f"table, mlp:50:relu:8; got {name!r}."
             )
         chosen: Any = activation or "relu"
@@ -355,7 +355,7 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
         if not bins:
             return nets.mlp(shape, n_outputs, layers, chosen)
         if len(shape) != 1:
-            raise UsageError(f"--net {name}: bins are of the columns of a table.")
+            raise UsageError(f"`net={name}`: bins are of the columns of a table.")
         embedding = nets.PiecewiseLinear.of(data.train.x, int(bins))
         rest_of = nets.mlp((embedding.width,), n_outputs, layers, chosen)
         named = [("embedding", embedding.layers()), *rest_of.named_children()]
@@ -364,7 +364,7 @@ def build_net(name: str | None, data: DataSet, n_outputs: int) -> nn.Module:
         return nets.mlp(shape, n_outputs, widths=())
     if name not in NETS:
         raise UsageError(
-            f"--net must be one of {', '.join(NETS)}, mlp:WIDTHS or module:package.file.factory; "
+            f"`net` must be one of {', '.join(NETS)}, mlp:WIDTHS or module:package.file.factory; "
             f"got {name!r}.{did_you_mean(name, NETS)}"
         )
     factory: Callable[[tuple[int, ...], int], nn.Module]
@@ -397,13 +397,13 @@ def resolve_pruning(config: PruningConfig, engine: EngineConfig) -> PruningConfi
     """Fill in the score: signal to noise where there is noise; refuse what cannot be done."""
     entry = ENGINES[engine.name]
     if config.zeros is not None and config.keep_units is not None:
-        raise UsageError("give either --zeros or --keep-units, not both.")
+        raise UsageError("give either `zeros` or `keep_units`, not both.")
     if entry.prunes == "units" and config.zeros is not None:
-        raise UsageError(f"engine {engine.name} removes whole units: give --keep-units.")
+        raise UsageError(f"engine {engine.name} removes whole units: give `keep_units`.")
     if config.zeros is None and (config.score is not None or config.soft):
         if config.keep_units is None:
-            raise UsageError("--score and --soft need --zeros, the fraction to prune.")
-        raise UsageError("--score and --soft are for --zeros; units go by their evidence.")
+            raise UsageError("`score` and `soft` need `zeros`, the fraction to prune.")
+        raise UsageError("`score` and `soft` are for `zeros`; units go by their evidence.")
     if config.zeros is None or config.score is not None:
         return config
     return replace(config, score="snr" if entry.spread else "magnitude")
@@ -414,7 +414,7 @@ def check_settings(config: RunConfig) -> None:
     for section in vars(config).values():
         check_values("train", section)
     if config.training.distill is None and config.training.distill_epochs is not None:
-        raise UsageError("--distill-epochs needs --distill, the number of teachers.")
+        raise UsageError("`distill_epochs` needs `distill`, the number of teachers.")
 
 
 def check_path(name: str) -> None:
@@ -424,9 +424,9 @@ def check_path(name: str) -> None:
     if not (colon and rest and kind in FILES):
         return
     if not path.exists():
-        raise UsageError(f"--data: there is no file or folder {path}.")
+        raise UsageError(f"`data`: there is no file or folder {path}.")
     if kind != "images" and path.is_dir():
-        raise UsageError(f"--data: {path} is a folder; {kind}: needs a file.")
+        raise UsageError(f"`data`: {path} is a folder; {kind}: needs a file.")
 
 
 def check_varied(data: DataSet, train: Examples) -> None:
@@ -435,7 +435,7 @@ def check_varied(data: DataSet, train: Examples) -> None:
         what = "value" if train.y.is_floating_point() else "class"
         fix = "Choose another target." if len(data.input_shape) == 1 else "Add another class."
         raise DataError(
-            f"--data: the target has one {what} only in the rows to learn from; there is nothing "
+            f"`data`: the target has one {what} only in the rows to learn from; there is nothing "
             f"to predict. {fix}"
         )
 
@@ -446,10 +446,10 @@ def check_plan(plan: Plan) -> None:
     check_run(plan.problem, plan.size, plan.schedule, plan.pruning)
     for name, value in asdict(plan.config.engine).items():
         if isinstance(value, tuple) and len(value) != training.n_models:
-            flag = flag_of("engine", name)
-            raise UsageError(f"{flag} has {len(value)} numbers; --n-models is {training.n_models}.")
+            word = argument_of("engine", name)
+            raise UsageError(f"{word} has {len(value)} numbers; `n_models` is {training.n_models}.")
     if training.distill is not None and not plan.problem.likelihood.soft_targets:
-        raise UsageError("--distill needs a categorical likelihood.")
+        raise UsageError("`distill` needs a categorical likelihood.")
     plan.problem.execution.moments = plan.schedule.moments
     state: Any = plan.engine.init(  # an engine that cannot take the network says so here
         plan.problem, torch.Generator().manual_seed(0), training.n_models or 1

@@ -44,14 +44,14 @@ def compact(asked: Compact) -> dict[str, Any]:
     """Write the bundle; returns metrics of every stage, and what went from each layer."""
     source, out = RunFolder(Path(asked.run)), Path(asked.out)
     if same_place(out, source.path):
-        raise UsageError("--out must differ from the run that is compacted.")
+        raise UsageError("`out` must differ from the run that is compacted.")
     check_out(out, force=asked.force)
     opened = load(asked.run, device="cpu", trust=asked.trust)
     sparse = opened.model
     if not isinstance(sparse, SparseModel):
         raise UsageError(
             f"{source.path} is not pruned, so nothing can be removed. First run "
-            f"`bayesieve prune {source.path} --zeros 0.9 --out RUN`."
+            f"`prune({source.path}, zeros=0.9, out=RUN)`."
         )
     test = opened.data.test
     note("cutting out units without effect")
@@ -124,7 +124,7 @@ def verify(asked: Verify) -> dict[str, Any]:
     """Check files and recorded outputs, then compare with another model if one is given."""
     path, against = Path(asked.bundle), asked.against
     if not is_bundle_folder(path):
-        raise UsageError(f"{path} is a run folder; give a bundle, and the run as --against.")
+        raise UsageError(f"{path} is a run folder; give a bundle, and the run as `against`.")
     stored = read_bundle(path)
     result: dict[str, Any] = {"bundle": str(path), "files": _check_files(stored)}
     result["recorded_outputs"] = _check_recorded(stored)
@@ -207,13 +207,13 @@ def export(asked: Export) -> dict[str, Any]:
     """Write one form of a model; returns what was written."""
     source, out, to, samples = Path(asked.source), Path(asked.out), asked.to, asked.samples
     if samples and to != "onnx":
-        raise UsageError("--samples is for --to onnx.")
+        raise UsageError("`samples` is for `to=onnx`.")
     if asked.prepared and to != "onnx":
-        raise UsageError("--prepared is for --to onnx.")
+        raise UsageError("`prepared` is for `to=onnx`.")
     if asked.int8 and to != "c":
-        raise UsageError("--int8 is for --to c.")
+        raise UsageError("`int8` is for `to=c`.")
     if same_place(out, source):
-        raise UsageError("--out must differ from what is exported.")
+        raise UsageError("`out` must differ from what is exported.")
     if to == "bundle":
         check_out(out, force=asked.force)
     else:
@@ -221,8 +221,8 @@ def export(asked: Export) -> dict[str, Any]:
     if not (is_bundle_folder(source) or asked.masked_ok):
         raise UsageError(
             f"{source} is a run, not a bundle: its model is only masked, so a file made of it is "
-            f"as large and slow as the dense one. Run `bayesieve compact {source} --out BUNDLE` "
-            "first, or add --masked-ok."
+            f"as large and slow as the dense one. Run `compact({source}, out=BUNDLE)` "
+            "first, or add `masked_ok`."
         )
     model = read_folder(source, trust=asked.trust)
     masked = isinstance(model, Run)
@@ -230,8 +230,8 @@ def export(asked: Export) -> dict[str, Any]:
     posterior = None if point else model.posterior  # a damaged one is refused here
     if samples and posterior is None:
         raise UsageError(
-            "--samples needs a posterior, which this bundle lacks; write it with "
-            "`bayesieve compact --posterior`."
+            "`samples` needs a posterior, which this bundle lacks; write it with "
+            "`compact(posterior=True)`."
         )
     note(f"writing {to}, and comparing it with torch")
     write_form(

@@ -46,15 +46,15 @@ LEVELS = (0.5, 0.9, 0.95)  # of the intervals whose coverage is checked
 
 def certify(asked: Certify) -> dict[str, Any]:
     """Compare a run with its parent; returns what certificate.json holds."""
-    RunFolder(Path(asked.run)).check_open(CERTIFICATE, flag="RUN")
+    RunFolder(Path(asked.run)).check_open(CERTIFICATE, flag="`run`")
     run = load(asked.run, device=asked.device, trust=asked.trust)
     assert run.folder is not None
     against = None if asked.against is None else RunFolder(Path(asked.against))
-    parent, name = parent_of(run, against, device=asked.device, flag="--against", trust=asked.trust)
+    parent, name = parent_of(run, against, device=asked.device, flag="`against`", trust=asked.trust)
     if parent is None:
         raise UsageError(
             f"certify: found no dense parent of {asked.run}: it was not pruned from a run, or that "
-            "run has moved. Name one: --against DENSE."
+            "run has moved. Name one: `against=DENSE`."
         )
     examples, n_samples = run.data.test, n_samples_of(asked.samples)
     dense, sieved = (

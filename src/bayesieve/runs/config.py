@@ -23,7 +23,7 @@ from bayesieve.files import check_limit, parse_json
 from bayesieve.text import short
 
 RECORD = "record"  # what config.json of a run folder holds besides settings
-_FLAGS = "flags"  # where settings come from that messages name by their flags
+_ARGUMENTS = "arguments"  # where settings come from that messages name alone
 Floats = tuple[float, ...]
 Numbers = float | tuple[float, ...]  # one number, or one per model of a population
 _WORDS = {
@@ -40,7 +40,7 @@ def setting(
     help: str,
     default: Any = None,
     *,
-    flag: str | None = None,
+    word: str | None = None,
     alias: str | None = None,
     metavar: str | None = None,
     check: Callable[..., None] | None = None,
@@ -51,19 +51,19 @@ def setting(
     Args:
         help: one line for the command line and for the docstring.
         default: its value unless given; MISSING where it must be.
-        flag: name on the command line, if it is not the field's.
-        alias: second name on the command line.
+        word: its name as an argument, if it is not the field's.
+        alias: second name.
         metavar: stands for the value in the help.
         check: function of `bayesieve.checks` that a value must pass.
         kw_only: whether Python takes it by keyword only.
     """
-    about = {"help": help, "flag": flag, "alias": alias, "metavar": metavar, "check": check}
+    about = {"help": help, "word": word, "alias": alias, "metavar": metavar, "check": check}
     return field(default=default, kw_only=kw_only, metadata=about)
 
 
-def flag_name(spec: Field[Any]) -> str:
-    """The flag of a field."""
-    return spec.metadata.get("flag") or "--" + spec.name.replace("_", "-")
+def word_of(spec: Field[Any]) -> str:
+    """The name of a field as an argument of a command; its flag has dashes."""
+    return spec.metadata.get("word") or spec.name
 
 
 def check_values(who: str, settings: Any) -> None:
@@ -71,7 +71,7 @@ def check_values(who: str, settings: Any) -> None:
     for spec in fields(settings):
         value, check = getattr(settings, spec.name), spec.metadata.get("check")
         if check is not None and value is not None:
-            check(who, **{flag_name(spec): value})
+            check(who, **{word_of(spec): value})
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class DataConfig:
     """The data set to learn from."""
 
     name: str | None = setting(
-        "Data set: a name of `bayesieve data list`, csv:PATH, images:FOLDER, ...", flag="--data"
+        "Data set: a name of `bayesieve data list`, csv:PATH, images:FOLDER, ...", word="data"
     )
     target: str | None = setting("Tables: the column to predict.", metavar="COLUMN")
     task: Literal["classification", "regression"] | None = setting(
@@ -101,7 +101,7 @@ class DataConfig:
         check=check_positive,
     )
     seed: int = setting(
-        "Seed of the test and validation splits.", 0, flag="--data-seed", check=check_seed
+        "Seed of the test and validation splits.", 0, word="data_seed", check=check_seed
     )
     center: bool | None = setting(
         "Images: bring each channel to mean 0 and variance 1 (default: tdamp)."
@@ -117,7 +117,7 @@ class NetConfig:
         "resnet32, vgg, linear, mlp[:WIDTHS[:relu|tanh|swish[:BINS]]] (bins of each column of a "
         "table), or module:package.file.factory; mlp alone is the default: mlp:400,400 for images "
         "and mlp:50 for tables.",
-        flag="--net",
+        word="net",
     )
     likelihood: str | None = setting(
         "categorical or bernoulli, gaussian, student-t (wild targets), heteroscedastic (the "
@@ -127,7 +127,7 @@ class NetConfig:
     noise_std: float | None = setting(
         "Noise in units of the standardised target; fixed when given."
     )
-    learn_noise: bool | None = setting("Learn the noise, starting at --noise-std or 1.")
+    learn_noise: bool | None = setting("Learn the noise, starting at `noise_std` or 1.")
     rate: float | None = setting(
         "Counts: mean of an untrained network; that of the training counts unless given.",
         check=check_positive,
@@ -151,7 +151,7 @@ class NetConfig:
 class EngineConfig:
     """The algorithm and its numbers; an engine refuses those it has no use for."""
 
-    name: EngineName = setting("Algorithm.", "sbnn", flag="--engine")
+    name: EngineName = setting("Algorithm.", "sbnn", word="engine")
     preset: Literal["default", "paper"] | None = setting(
         "Recommended numbers, or those of the engine's paper."
     )
@@ -167,7 +167,7 @@ class EngineConfig:
         "Spike and slab: prior probability that a weight matters.", metavar="FLOAT"
     )
     lr: Numbers | None = setting(
-        "Learning rate; A,B,... gives each of --n-models its own.", metavar="FLOAT"
+        "Learning rate; A,B,... gives each of `n_models` its own.", metavar="FLOAT"
     )
     init_std: Numbers | None = setting("Starting posterior standard deviation.", metavar="FLOAT")
     start: Literal["module", "he", "uniform"] | None = setting(
@@ -211,7 +211,7 @@ class ScheduleConfig:
     """How the learning rate and the weight of the prior move during the run."""
 
     lr: Literal["constant", "cosine", "linear", "step"] | None = setting(
-        "Course of the learning rate.", flag="--lr-schedule"
+        "Course of the learning rate.", word="lr_schedule"
     )
     hold: float | None = setting(
         "Fraction of the run before it decays; until pruning ends unless given."
@@ -241,9 +241,9 @@ class PruningConfig:
         "Final fraction of zeros over all parameters; no pruning unless given."
     )
     start: float = setting(
-        "Fraction of the run at which pruning begins.", 0.125, flag="--prune-start"
+        "Fraction of the run at which pruning begins.", 0.125, word="prune_start"
     )
-    end: float = setting("Fraction of the run at which it has ended.", 0.5625, flag="--prune-end")
+    end: float = setting("Fraction of the run at which it has ended.", 0.5625, word="prune_end")
     keep_units: float | None = setting(
         "Final fraction of hidden units, channels, heads: whole units go.", check=check_fraction
     )
@@ -256,8 +256,8 @@ class TrainingConfig:
     """The loop: how long, how many, on what device."""
 
     epochs: int | None = setting(
-        "Passes over the data (60; tables 1,100 to 2,500 steps; tdamp 10), or --steps.",
-        alias="--em-iters",
+        "Passes over the data (60; tables 1,100 to 2,500 steps; tdamp 10), or `steps`.",
+        alias="em_iters",
     )
     steps: int | None = setting("Gradient steps, in place of epochs.")
     batch_size: int | None = setting(
@@ -273,7 +273,7 @@ class TrainingConfig:
     seed: int = setting("Seed of initial weights, noise and batch order.", 0, check=check_seed)
     n_models: int | None = setting(
         "Models, or chains, side by side from different seeds (1; samplers 2).",
-        alias="--chains",
+        alias="chains",
         check=check_positive,
     )
     clip_norm: float | None = setting(
@@ -344,9 +344,10 @@ def all_settings() -> Iterator[tuple[str, Field[Any]]]:
         yield from ((section, spec) for spec in fields(kind))
 
 
-def flag_of(section: str, name: str) -> str:
-    """The flag that sets `section.name`."""
-    return flag_name(sections()[section].__dataclass_fields__[name])  # type: ignore[attr-defined]
+def argument_of(section: str, name: str) -> str:
+    """The argument that sets `section.name`, as messages quote it."""
+    spec: Field[Any] = sections()[section].__dataclass_fields__[name]  # type: ignore[attr-defined]
+    return f"`{word_of(spec)}`"
 
 
 @cache
@@ -371,29 +372,19 @@ def choices_of(hint: Any) -> tuple[str, ...]:
     return next((get_args(kind) for kind in kinds_of(hint) if get_origin(kind) is Literal), ())
 
 
-def keyword_of(flag: str) -> str:
-    """The name of a flag in Python.
-
-    Example:
-        >>> keyword_of("--prune-start")
-        'prune_start'
-    """
-    return flag[2:].replace("-", "_")
-
-
 @cache
 def keywords() -> dict[str, tuple[str, str]]:
     """Section and name of every setting by the keyword that sets it; aliases count."""
     return {
-        keyword_of(flag): (section, spec.name)
+        word: (section, spec.name)
         for section, spec in all_settings()
-        for flag in (flag_name(spec), spec.metadata["alias"])
-        if flag is not None
+        for word in (word_of(spec), spec.metadata["alias"])
+        if word is not None
     }
 
 
 def from_keywords(values: Mapping[str, Any], base: RunConfig | None = None) -> RunConfig:
-    """Settings by the names of their flags, over those of `base`.
+    """Settings by their names as arguments, over those of `base`.
 
     Example:
         >>> from_keywords({"data": "digits", "prune_start": 0.2}).pruning.start
@@ -406,7 +397,7 @@ def from_keywords(values: Mapping[str, Any], base: RunConfig | None = None) -> R
             raise TypeError(f"there is no setting {keyword!r}.{hint}")
         section, name = keywords()[keyword]
         nested.setdefault(section, {})[name] = value
-    return from_dict(nested, _FLAGS, base)
+    return from_dict(nested, _ARGUMENTS, base)
 
 
 def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = None) -> RunConfig:
@@ -443,7 +434,7 @@ def from_dict(values: Mapping[str, Any], where: str, base: RunConfig | None = No
                 hint = did_you_mean(full, {f"{name}.{hint}" for hint in hints})
                 hint = hint or did_you_mean(full, everywhere)
                 raise UsageError(f"{where}: unknown key {short(full)}.{hint}")
-            who = flag_of(name, key) if where == _FLAGS else f"{where}: {name}.{key}"
+            who = argument_of(name, key) if where == _ARGUMENTS else f"{where}: {name}.{key}"
             changes[key] = convert(value, hints[key], who)
         config = replace(config, **{name: replace(getattr(config, name), **changes)})
     return config

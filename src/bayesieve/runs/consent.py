@@ -1,9 +1,9 @@
 """Consent to run a user's code: a stored run or configuration imports nothing by itself.
 
-A run of `--net module:package.file.factory` keeps two things: the SHA-256 of the factory's source
+A run of `net=module:package.file.factory` keeps two things: the SHA-256 of the factory's source
 file, in the record of config.json, and the network's graph as plain data, in network.safetensors,
 where `torch.fx` can trace it. Later commands use the graph. They import the factory only when the
-caller says so (`--trust`, or `--net` with its name), and only while its file is unchanged.
+caller says so (`trust`, or `net` with its name), and only while its file is unchanged.
 """
 
 import json
@@ -50,7 +50,7 @@ def check_named(asked: Train | Sweep, config: RunConfig, folder: RunFolder | Non
         where = asked.config if folder is None else folder.path / "config.json"
         raise UsageError(
             f"{where} names the network {name}, {_whose(name)} would run. Give its name again, "
-            f"--net {name}, or --trust."
+            f"`net={name}`, or `trust`."
         )
     if folder is not None:
         check_unchanged(folder, name)
@@ -83,7 +83,7 @@ def check_unchanged(folder: RunFolder, name: str | None) -> None:
         what = "cannot be found" if now is None else "is not the file"
         raise UsageError(
             f"{folder.path} was made with {name}, but {stored.get('file')} {what} that it was made "
-            "with. Bring it back as it was, or leave out --net and --trust to use the stored graph."
+            "with. Bring it back as it was, or leave out `net` and `trust` to use the stored graph."
         )
 
 
@@ -113,7 +113,7 @@ def keep_network(
     except Exception as error:  # the user's module may do anything; its code can still be trained
         note(
             "the network cannot be stored without its code; commands on this run will need "
-            f"--trust. {str(error).removeprefix('save: ')}"
+            f"`trust`. {str(error).removeprefix('save: ')}"
         )
         return
     description["trains"] = _trains(network, description["graph"])
@@ -145,7 +145,7 @@ def network_of(folder: RunFolder, config: RunConfig, data: DataSet, *, trust: bo
     if not path.is_file():
         raise UsageError(
             f"{folder.path} names the network {name}, {_whose(name)} would run: the folder has no "
-            f"{NETWORK}. Add --trust (in Python trust=True) if you trust it."
+            f"{NETWORK}. Add `trust` (in Python trust=True) if you trust it."
         )
     tensors, description = _stored(path)
     likelihood = build_likelihood(config.net, data)
@@ -165,7 +165,7 @@ def check_trainable(folder: RunFolder) -> None:
     if _stored(folder.path / NETWORK)[1].get("trains") is not True:
         raise UsageError(
             f"{folder.path}: its network does other things in training than in its stored graph. "
-            "Add --trust to train its code."
+            "Add `trust` to train its code."
         )
 
 

@@ -96,7 +96,7 @@ class RunFolder(OwnedFolder):
 
     def _remedy(self) -> str:
         can_resume = not self.finished and self.made_by("train")
-        return "`bayesieve train --resume` to continue it, " if can_resume else ""
+        return "`train(resume=True)` to continue it, " if can_resume else ""
 
     def inputs(self) -> list[Path]:
         """The files that commands read to open this run: its own, its data, its start."""
@@ -163,27 +163,27 @@ def versions(*names: str) -> dict[str, str]:
 
 
 def check_out(out: Path, *, force: bool) -> None:
-    """Raise unless a bundle may be written to --out; its parent folders are made."""
+    """Raise unless a bundle may be written to `out`; its parent folders are made."""
     from bayesieve.deliver.bundle import check_free
 
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         check_free(out, force=force)
     except (FileExistsError, NotADirectoryError) as error:
-        hint = "" if force else " Use --force, or another --out."
+        hint = "" if force else " Use `force`, or another `out`."
         reason = str(error).removeprefix("save: ").replace("; use force to replace a bundle", "")
-        raise UsageError(f"--out: {reason}{hint}") from error
+        raise UsageError(f"`out`: {reason}{hint}") from error
 
 
 def check_out_file(out: Path, inputs: Sequence[Path | str] = (), *, force: bool) -> None:
-    """Raise unless a file may be written to --out; its parent folders are made."""
+    """Raise unless a file may be written to `out`; its parent folders are made."""
     check_output(out, inputs)
     if os.path.lexists(out) and not force:
-        raise UsageError(f"--out {out} exists; use --force to replace it, or another --out.")
+        raise UsageError(f"`out={out}` exists; use `force` to replace it, or another `out`.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
-        raise UsageError(f"--out {out}: {out.parent} is no folder.") from error
+        raise UsageError(f"`out={out}`: {out.parent} is no folder.") from error
 
 
 def model_files(path: Path) -> list[Path]:

@@ -25,7 +25,14 @@ from bayesieve.errors import UnsupportedModelError, UsageError
 from bayesieve.files import is_shared, rank_of_process
 from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_it_takes
-from bayesieve.runs.config import RunConfig, flag_of, from_dict, from_keywords, read_config, to_dict
+from bayesieve.runs.config import (
+    RunConfig,
+    argument_of,
+    from_dict,
+    from_keywords,
+    read_config,
+    to_dict,
+)
 from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
 from bayesieve.runs.memory import MemoryNeed
@@ -59,17 +66,17 @@ _GROUPS = "groups.json"
 
 
 def train(asked: Train) -> dict[str, Any]:
-    """Train, or plan with --dry-run; returns what metrics.json holds, or what it would take."""
+    """Train, or plan with `dry_run`; returns what metrics.json holds, or what it would take."""
     config, out, dry_run = asked.config, asked.out, asked.dry_run
     resume: bool | str = OTHER_DATA if asked.resume_with_other_data else asked.resume
     if out is None and (resume or not dry_run):
-        raise UsageError("give a folder for the run: --out runs/a.")
+        raise UsageError("give a folder for the run: `out=runs/a`.")
     folder = RunFolder(Path(out or ""))
     base = folder.read_config() if resume else None
     wanted = from_keywords(asked.settings, base if config is None else as_config(config))
     check_named(asked, wanted, folder if resume else None)
     if wanted.training.distill is not None and is_shared():
-        raise UsageError("--distill trains teachers first; start it without torchrun.")
+        raise UsageError("`distill` trains teachers first; start it without torchrun.")
     if resume and folder.finished:
         note(f"{folder.path} is finished already.")
         return folder.read("metrics.json")
@@ -101,10 +108,10 @@ def train(asked: Train) -> dict[str, Any]:
                 keep_network(
                     folder, problem.network, problem.initial, one_input("train", problem.x)[:8]
                 )
-        agreed = " --trust" if is_factory(plan.config.net.name) else ""
+        agreed = " and `trust`" if is_factory(plan.config.net.name) else ""
         note(f"training on {plan.device}: {plan.size.n_steps:,} steps, "
              f"{plan.problem.layout.size:,} parameters; stop with Ctrl-C, continue with "
-             f"--resume{agreed}")  # fmt: skip
+             f"`resume`{agreed}")  # fmt: skip
         settings = to_dict(plan.config)
         logs = [opened.enter_context(log(folder.path, settings)) for log in logged]
         run = learn(plan, folder, resume=resume, logs=logs, at_once=at_once)
@@ -125,7 +132,7 @@ def _logs_of(asked: Train) -> list[type[Log]]:
     try:
         return log_classes([*names, *(["tensorboard"] if asked.tensorboard else [])])
     except ValueError as error:
-        raise UsageError(f"--{error}") from error
+        raise UsageError(str(error)) from error
 
 
 def as_config(config: Config) -> RunConfig:
@@ -172,9 +179,9 @@ def _check_same(config: RunConfig, stored: RunConfig) -> None:
         for name, value in values.items():
             if value != before[section][name] and name not in _MAY_CHANGE:
                 raise UsageError(
-                    f"--resume: the run was begun with {flag_of(section, name)} "
+                    f"`resume`: the run was begun with {argument_of(section, name)} "
                     f"{before[section][name]}, this command has {value}. Leave it out, or start "
-                    "anew in another --out."
+                    "anew in another `out`."
                 )
 
 
@@ -249,7 +256,7 @@ def _learn_groups(
 ) -> Learned:
     """Train groups of models one after another, each with checkpoints in a folder of its own."""
     if len(sizes) > len(GROUPS):
-        raise UsageError(f"--n-models: memory is enough for {sizes[0]} of them at a time only.")
+        raise UsageError(f"`n_models`: memory is enough for {sizes[0]} of them at a time only.")
     folder.write(_GROUPS, {"sizes": sizes})
     learned = Learned([], [], 0.0)
     for i, (size, name) in enumerate(zip(sizes, GROUPS, strict=False)):
@@ -401,11 +408,11 @@ def pool_runs(asked: Pool) -> dict[str, Any]:
     for (i, a), (j, b) in combinations(enumerate(chains), 2):
         if isinstance(a, Samples) and isinstance(b, Samples) and torch.equal(a.draws, b.draws):
             raise UsageError(
-                f"pool: chains {i} and {j} of all have the same draws. Give each run a --seed of "
+                f"pool: chains {i} and {j} of all have the same draws. Give each run a `seed` of "
                 "its own."
             )
     if any(len(chain.draws) < 4 for chain in chains if isinstance(chain, Samples)):
-        raise UsageError("pool: chains of 4 draws or more can be compared; keep more (--draws).")
+        raise UsageError("pool: chains of 4 draws or more can be compared; keep more (`draws`).")
     data, config = opened[0].data, opened[0].config
     if target is None:
         report = mixing(models, data.test)
@@ -439,8 +446,9 @@ def _check_poolable(first_name: str, first: Run, name: str, run: Run) -> None:
         for key, value in values.items():
             if value != before[section][key] and key not in _MAY_DIFFER:
                 raise UsageError(
-                    f"pool: {name} was trained with {flag_of(section, key)} {value}, {first_name} "
-                    f"with {before[section][key]}; chains of one posterior differ in --seed alone."
+                    f"pool: {name} was trained with {argument_of(section, key)} {value}, "
+                    f"{first_name} with {before[section][key]}; chains of one posterior differ in "
+                    "`seed` alone."
                 )
     mine, theirs = run.data.test, first.data.test
     if mine.y.shape != theirs.y.shape or not torch.equal(mine.y, theirs.y):
@@ -461,7 +469,7 @@ def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str,
     if result.get("stuck_in_slab", 0.0) > 0.05:
         remarks.append(
             f"{100 * result['stuck_in_slab']:.0f} % of the weights are counted as included only "
-            "because they started in the slab: use a smaller --init-std, or rank by snr."
+            "because they started in the slab: use a smaller `init_std`, or rank by snr."
         )
     if n_epochs < (config.training.epochs or 0):
         remarks.append(

@@ -27,7 +27,7 @@ _RUN = "Run folder of `train` or `prune`."
 _DEVICE = "auto, cpu, cuda or cuda:N."
 _FIGURES = "Whether to draw pictures."
 _TARGET = "Tables: the column to predict."
-_REPLACE = "Replace the run in --out."
+_REPLACE = "Replace the run in `out`."
 _check_share = partial(check_fraction, open_ends=True)
 Draws = str | int
 _AUTO = "0 uses the mean weights, auto as many draws as bring their standard error below 2 %."
@@ -66,13 +66,13 @@ class Train(_Trusting):
     """Learn a posterior over the weights of a network and write a run folder."""
 
     work: ClassVar[str] = "learn.train"
-    out: Place | None = option("Run folder to write (needed unless --dry-run).")
+    out: Place | None = option("Run folder to write (needed unless `dry_run`).")
     config: Config | None = setting(
         "YAML, TOML or JSON file with these settings; flags override it."
     )
     dry_run: bool = option("Print parameters, memory and steps; write nothing.", False)
     force: bool = option(_REPLACE, False)
-    resume: bool = option("Continue the run in --out.", False)
+    resume: bool = option("Continue the run in `out`.", False)
     resume_with_other_data: bool = option(
         "Continue it although the data are not those it was begun with.", False
     )
@@ -82,7 +82,7 @@ class Train(_Trusting):
         "commas.",
         metavar="NAMES",
     )
-    tensorboard: bool = option("The same as --log tensorboard.", False)
+    tensorboard: bool = option("The same as `log=tensorboard`.", False)
     arguments: str | None = command_line()
     settings: Mapping[str, Any] = run_settings()
 
@@ -104,7 +104,7 @@ class Sweep(_Trusting):
         "KL weight and zeros unless given."
     )
     storage: str | None = option(
-        "Database URL shared by workers on several machines; a journal file in --out unless given, "
+        "Database URL shared by workers on several machines; a journal file in `out` unless given, "
         "which workers on one machine share.",
         metavar="URL",
     )
@@ -160,13 +160,13 @@ class Sieve(_PruningOptions):
     """Remove from a trained network what the data do not support; nothing is trained again.
 
     One pass over the data gives every weight a standard deviation (Laplace). Weights with a small
-    mean for it go first, until a fifth of the training examples, set apart, lose --max-loss.
+    mean for it go first, until a fifth of the training examples, set apart, lose `max_loss`.
     """
 
     work: ClassVar[str] = "sparse.sieve"
     model: Place = argument("State dict of the trained network, as .safetensors.")
-    net: str = setting("Its network, as `train --net` takes it.", MISSING)
-    data: str = setting("The data it was trained on, as `train --data` takes it.", MISSING)
+    net: str = setting("Its network, as `train` takes it.", MISSING)
+    data: str = setting("The data it was trained on, as `train` takes it.", MISSING)
     out: Place = setting("Run folder to write.", MISSING)
     target: str | None = option(_TARGET)
     max_loss: float | None = option(
@@ -178,12 +178,12 @@ class Sieve(_PruningOptions):
     )
     threshold: float | None = option(
         "Keep weights needed with at least this probability by the evidence of each alone, "
-        "whatever it costs [0.5 with --rule].",
+        "whatever it costs [0.5 with `rule`].",
         check=check_fraction,
     )
     rule: Literal["hierarchical", "savage-dickey"] | None = option(
         "Of the evidence: whether each layer's share of needed weights is learned, or even odds "
-        "are taken [savage-dickey with --threshold]."
+        "are taken [savage-dickey with `threshold`]."
     )
     curvature: Literal["unit", "diagonal"] | None = option(
         "Of the weights of each unit together, which lets the rest make up for what goes, or of "
@@ -217,7 +217,7 @@ class Evaluate(_Trusting):
         check=partial(check_fraction, open_ends=True),
     )
     split: Literal["test", "train", "val"] = option("What to test on.", "test")
-    member: int | None = option("Which model of a run with --n-models, from 0.")
+    member: int | None = option("Which model of a run with `n_models`, from 0.")
     device: str = option(_DEVICE, "auto")
 
 
@@ -226,7 +226,7 @@ class Pool(_Trusting):
     """Join the chains of several runs: how well all of them agree, and what all draws predict."""
 
     work: ClassVar[str] = "learn.pool_runs"
-    runs: Sequence[Place] = argument("Runs of a sampler that differ in --seed.", metavar="RUN")
+    runs: Sequence[Place] = argument("Runs of a sampler that differ in `seed`.", metavar="RUN")
     out: Place | None = option("Run folder to write, with the chains of all runs.", None)
     force: bool = option(_REPLACE, False)
     device: str = option(_DEVICE, "auto")
@@ -309,7 +309,7 @@ class Attack(_Trusting):
     pgd: str | Sequence[float] | None = option(
         "Projected gradient attacks on the true labels.", metavar="LIST"
     )
-    pgd_steps: int = option("Steps of --pgd.", 10, check=check_positive)
+    pgd_steps: int = option("Steps of `pgd`.", 10, check=check_positive)
     shift: Sequence[str] | None = option(
         "rotation[:DEGREES,...] or noise[:STD,...]; may be given twice.", metavar="SHIFT"
     )
@@ -320,7 +320,7 @@ class Attack(_Trusting):
     )
     examples: int | None = option("Only the first so many test images.", check=check_positive)
     seed: int = option("Seed of draws and noise.", 0)
-    member: int | None = option("Which model of a run with --n-models, from 0; chains go together.")
+    member: int | None = option("Which model of a run with `n_models`, from 0; chains go together.")
     device: str = option(_DEVICE, "auto")
     out: Place | None = option("Folder for attack.json and the picture: the run's own.")
     figures: bool = option(_FIGURES, True)
@@ -334,7 +334,7 @@ class Compact(_Trusting):
     run: Place = argument("Run folder of `prune`.", metavar="RUN")
     out: Place = setting("Bundle folder to write.", MISSING)
     posterior: bool = option("Store the posterior too, for predictions with draws.", False)
-    force: bool = option("Replace the bundle in --out.", False)
+    force: bool = option("Replace the bundle in `out`.", False)
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class Export(_Trusting):
     )
     int8: bool = option("c: weights of 8 bits.", False)
     masked_ok: bool = option("Export a run as it is: zeros stay, size and speed too.", False)
-    force: bool = option("Replace what lies at --out.", False)
+    force: bool = option("Replace what lies at `out`.", False)
 
 
 @dataclass(frozen=True)
@@ -391,7 +391,7 @@ class Predict(Options):
         None,
         check=partial(check_fraction, open_ends=True),
     )
-    force: bool = option("Replace the file at --out.", False)
+    force: bool = option("Replace the file at `out`.", False)
 
 
 @dataclass(frozen=True)
@@ -431,7 +431,7 @@ class Report(_Trusting):
     device: str = option(_DEVICE, "auto")
 
     def exit_code(self, result: Mapping[str, Any]) -> int:
-        """1 if --check was given and a check failed."""
+        """1 if `check` was given and a check failed."""
         verdicts = [row["verdict"] for run in result["runs"] for row in run["checks"]]
         return int(self.check and "fail" in verdicts)
 
@@ -461,7 +461,7 @@ class Compare(Options):
     work: ClassVar[str] = "clone.compare"
     out: Place = setting("Folder to write.", MISSING)
     parts: Sequence[Place] | None = argument(
-        "Comparisons to join, made in parts by --methods or --seed.", None
+        "Comparisons to join, made in parts by `methods` or `seed`.", None
     )
     data: str | None = option("Data set to train on: see `bayesieve data list`.")
     net: str | None = option("Network; the default of `bayesieve train` unless given.")
@@ -470,7 +470,7 @@ class Compare(Options):
     )
     changes: Sequence[str] | None = option(
         "A setting of one method, METHOD.SECTION.NAME=VALUE such as sghmc.engine.lr=0.1; repeated.",
-        flag="--set",
+        word="set",
         metavar="TEXT",
     )
     epochs: int = option("Passes over the data of each method.", 20, check=check_positive)
@@ -501,7 +501,7 @@ class Compare(Options):
     precision: Literal["float32", "bf16"] = option(
         "Of the network in a training step; bf16 is faster on a GPU.", "float32"
     )
-    force: bool = option("Replace what is in --out.", False)
+    force: bool = option("Replace what is in `out`.", False)
     figures: bool = option(_FIGURES, True)
     arguments: str | None = command_line()
 

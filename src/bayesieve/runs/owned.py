@@ -76,7 +76,7 @@ class OwnedFolder:
     # ------------------------------------------------------------------------- before any work
 
     def holds(self) -> str | None:
-        """Name the content that only --force may replace; None if there is none."""
+        """Name the content that only `force` may replace; None if there is none."""
         files = self.listed()
         return f"a {self.kind}" if files and any(map(self._files, files)) else None
 
@@ -84,7 +84,7 @@ class OwnedFolder:
         """Whether an earlier version, which wrote no marker, wrote the folder."""
         return False
 
-    def check_free(self, inputs: Iterable[Path] = (), *, force: bool, flag: str = "--out") -> None:
+    def check_free(self, inputs: Iterable[Path] = (), *, force: bool, flag: str = "`out`") -> None:
         """Raise unless a command may begin here; changes nothing.
 
         Args:
@@ -110,7 +110,7 @@ class OwnedFolder:
         holds = None if force else self.holds()
         if holds:
             raise UsageError(
-                f"{self.path} holds {holds}; use {self._remedy()}--force to replace it, or another "
+                f"{self.path} holds {holds}; use {self._remedy()}`force` to replace it, or another "
                 f"{flag}."
             )
 
@@ -161,7 +161,7 @@ class OwnedFolder:
         """
         return folder_locked(self.path, wait)
 
-    def begin(self, *, force: bool, flag: str = "--out") -> None:
+    def begin(self, *, force: bool, flag: str = "`out`") -> None:
         """Remove what we wrote here earlier and start an empty list of files."""
         self.check_free(force=force, flag=flag)
         self.remove(self.listed() or ())
@@ -185,7 +185,7 @@ class OwnedFolder:
             names = {p.relative_to(self.path).as_posix() for g in self.layout
                      for p in self.path.glob(g)}  # fmt: skip
             self._write_marker(dict.fromkeys(sorted(names)))
-        self._check_ours("--out")
+        self._check_ours("`out`")
 
     def place(self, *names: str) -> Path:
         """List files that are about to be written; returns the path of the first.
@@ -202,7 +202,7 @@ class OwnedFolder:
             self._write_marker(files | dict.fromkeys(names), kind)
         return self.path / names[0]
 
-    def check_place(self, *names: str, flag: str = "--out") -> None:
+    def check_place(self, *names: str, flag: str = "`out`") -> None:
         """Raise if a file of such a name exists and is not listed as ours."""
         files = self.listed() or {}
         foreign = [
@@ -211,7 +211,7 @@ class OwnedFolder:
         if foreign:
             raise self._foreign(foreign, flag)
 
-    def check_open(self, *names: str, flag: str = "--out") -> None:
+    def check_open(self, *names: str, flag: str = "`out`") -> None:
         """Raise unless files may be added: to a new or empty folder, one of ours, or an old one."""
         if not (self.listed() is None and self.is_old()):
             self.check_free(force=True, flag=flag)

@@ -36,13 +36,13 @@ def report(asked: Report) -> dict[str, Any]:
     if out is None and len(runs) > 1:
         raise UsageError("give the page of several runs a place: -o report.html.")
     if not 2 <= asked.points <= 250:
-        raise UsageError(f"--points must be from 2 to 250, got {asked.points}.")
+        raise UsageError(f"`points` must be from 2 to 250, got {asked.points}.")
     target = Path(runs[0]) / "report.html" if out is None else Path(out)
     folders = [RunFolder(Path(run)) for run in runs]
     compared = None if asked.before is None else RunFolder(Path(asked.before))
     for folder in (*folders, *([compared] if compared else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
-    outputs = {"--out": target, "--data": data}
+    outputs = {"`out`": target, "`data`": data}
     _check_outputs({f: Path(path) for f, path in outputs.items() if path is not None}, folders)
     sources = [
         read_source(folder, asked.device, asked.test_examples, compared, trust=asked.trust)
@@ -181,7 +181,8 @@ def read_source(
     settings, files = provenance(run)["run"], [folder.path / name for name in _HASHED]
     command = record.get("arguments") or record.get("command")
     if command == "demo":  # which writes no arguments down, but takes only these two
-        command += f" --epochs {config.training.epochs} --seed {config.training.seed}"
+        asked = {"epochs": config.training.epochs, "seed": config.training.seed}
+        command = " ".join([command, *(f"--{key} {value}" for key, value in asked.items())])
     return Source(
         name=folder.path.resolve().name,
         title=f"{config.engine.name} on {data.name}, {config.net.name}",

@@ -38,7 +38,7 @@ def predict(asked: Predict) -> dict[str, Any]:
     check_out_file(out, [*model_files(model), data], force=asked.force)
     network = _read_model(model)
     if isinstance(network, OnnxModel) and n_samples != 0:
-        raise UsageError("--samples: draws are baked into an ONNX file when it is exported.")
+        raise UsageError("`samples`: draws are baked into an ONNX file when it is exported.")
     about = network.metadata if isinstance(network, OnnxModel) else network.config
     try:
         inputs, columns, recipe_used = _read_data(data, network, about, prepared=asked.prepared)
@@ -102,8 +102,8 @@ def _read_model(path: Path) -> Bundle | OnnxModel:
             )
         return bundle
     raise UsageError(
-        f"{path} is a run folder. Run `bayesieve compact {path} --out BUNDLE`, or "
-        f"`bayesieve export {path} --to bundle --masked-ok --out BUNDLE`, and predict with that."
+        f"{path} is a run folder. Run `compact({path}, out=BUNDLE)`, or "
+        f"`export({path}, to=bundle, masked_ok=True, out=BUNDLE)`, and predict with that."
     )
 
 
@@ -114,7 +114,7 @@ def _read_data(
     recipe: Recipe = about.get("preprocessing") or {}
     raw = about.get("takes") == "raw"
     if raw and prepared:
-        raise UsageError("--prepared: this ONNX file takes raw pixels and prepares them itself.")
+        raise UsageError("`prepared`: this ONNX file takes raw pixels and prepares them itself.")
     if path.is_dir():
         images, columns = _read_images(path, recipe)
         return _as_inputs(images, recipe, raw=raw), columns, True
@@ -180,7 +180,7 @@ def _read_table(
     if recipe.get("kind") == "table":
         return prepare_table(columns, recipe), True
     if recipe.get("kind") == "image":
-        raise UsageError("this model takes images: give an NPZ or a folder, or add --prepared.")
+        raise UsageError("this model takes images: give an NPZ or a folder, or add `prepared`.")
     names = list(feature_names or columns)
     for name in names:
         if name not in columns:

@@ -97,23 +97,23 @@ def _wanted(asked: Attack) -> dict[str, Floats]:
     for name, pixels in attacks.items():
         if pixels is None:
             continue
-        wanted[name] = _strengths(f"--{name}", pixels)
+        wanted[name] = _strengths(f"`{name}`", pixels)
         most = max(wanted[name])
         if most > 1:  # taken for the 0 to 255 of a file's pixels
             raise UsageError(
-                f"--{name}: pixels run from 0 to 1, so no strength is above 1, got {pixels!r}. "
+                f"`{name}`: pixels run from 0 to 1, so no strength is above 1, got {pixels!r}. "
                 f"Write {most:g} of 255 as {most / 255:.4f}."
             )
     for text in asked.shift or ():
         name, _, strengths = text.partition(":")
         if name not in _SHIFTS:
             raise UsageError(
-                f"--shift must be rotation or noise, with strengths after a colon if wanted; "
+                f"`shift` must be rotation or noise, with strengths after a colon if wanted; "
                 f"got {text!r}."
             )
         if name in wanted:
-            raise UsageError(f"--shift {name} is given twice; list its strengths after one colon.")
-        wanted[name] = _strengths(f"--shift {name}", strengths or _SHIFTS[name])
+            raise UsageError(f"`shift={name}` is given twice; list its strengths after one colon.")
+        wanted[name] = _strengths(f"`shift={name}`", strengths or _SHIFTS[name])
     return wanted
 
 

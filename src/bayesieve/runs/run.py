@@ -149,13 +149,13 @@ def load(
     n_models = config.training.n_models or 1
     if member is not None and not 0 <= member < n_models:
         raise UsageError(
-            f"--member must be from 0 to {n_models - 1} for a run of {n_models}, got {member}."
+            f"`member` must be from 0 to {n_models - 1} for a run of {n_models}, got {member}."
         )
     path = folder.posterior if member is None or n_models == 1 else folder.member(member)
     if not folder.finished and not path.is_file():
         how = "Make it anew."
         if folder.made_by("train"):
-            how = f"Continue it with `bayesieve train --out {folder.path} --resume`."
+            how = f"Continue it with `train(out={folder.path}, resume=True)`."
         raise UsageError(f"{folder.path} is unfinished: it has no {path.name}. {how}")
     if not path.is_file():
         raise DamagedFileError(f"{folder.path} is damaged: the file {path.name} is missing.")
@@ -175,11 +175,11 @@ def load(
 
 def _remedy(folder: RunFolder, n_models: int) -> str:
     """Say what to do without a posterior."""
-    others = "Other models of the run may be whole (--member). " if n_models > 1 else ""
+    others = "Other models of the run may be whole (`member`). " if n_models > 1 else ""
     if folder.made_by("train") and has_checkpoint(folder.path):
         return (
             f"{others}Make it anew from its checkpoints: remove {folder.path / 'metrics.json'} and "
-            f"run `bayesieve train --out {folder.path} --resume`."
+            f"run `train(out={folder.path}, resume=True)`."
         )
     return f"{others}Restore it from a copy, or make the run anew."
 
@@ -255,7 +255,7 @@ def parent_of(
     compared: RunFolder | None = None,
     *,
     device: str = "auto",
-    flag: str = "--before",
+    flag: str = "`before`",
     trust: bool = False,
 ) -> tuple[Model | None, str]:
     """The network a run is compared with, and what to call it; None where none is known.
@@ -270,7 +270,7 @@ def parent_of(
         if mine.x.shape != theirs.x.shape or not torch.equal(mine.y, theirs.y):
             raise UsageError(
                 f"{flag} {compared.path} is tested on other examples ({other.data.name}) than "
-                f"{folder.path} ({run.data.name}); both need the same --data and --data-seed."
+                f"{folder.path} ({run.data.name}); both need the same `data` and `data_seed`."
             )
         return other.model, f"run {compared.path.resolve().name}"
     if (folder.path / BEFORE).is_file():
@@ -338,17 +338,17 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
     model = opened.pooled() if n_samples != 0 and asked.member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
     if examples is None:
-        raise UsageError("--split val: this run held nothing out; train with --val-fraction.")
+        raise UsageError("`split=val`: this run held nothing out; train with `val_fraction`.")
     extra: dict[str, Any] = {"split": split}
     known = opened.familiarity if asked.abstain is not None else None
     if asked.abstain is not None and known is None:
         raise UsageError(
-            f"--abstain: {asked.run} has no {FILE}: its inputs are tokens or sequences, or an "
+            f"`abstain`: {asked.run} has no {FILE}: its inputs are tokens or sequences, or an "
             "older version wrote it. Train it again."
         )
     if asked.temperature:
         if opened.held_out is None:
-            raise UsageError("--temperature needs held-out examples; train with --val-fraction.")
+            raise UsageError("`temperature` needs held-out examples; train with `val_fraction`.")
         x, y = opened.held_out.x, opened.held_out.y
         prediction = predict(model, x, n_samples=n_samples, seed=seed, targets=y)
         extra["temperature"] = fit_temperature(prediction, y)

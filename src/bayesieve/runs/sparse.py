@@ -66,7 +66,7 @@ def prune(asked: Prune) -> dict[str, Any]:
     """Write a pruned run; returns its metrics, those before, and the cost of every sparsity."""
     source, target = RunFolder(Path(asked.run)), RunFolder(Path(asked.out))
     if same_place(target.path, source.path):
-        raise UsageError("--out must differ from the run that is pruned.")
+        raise UsageError("`out` must differ from the run that is pruned.")
     target.check_free(force=asked.force)
     _check(asked)
     run = load(asked.run, device=asked.device, trust=asked.trust)
@@ -96,10 +96,10 @@ def prune(asked: Prune) -> dict[str, Any]:
         curve=curve,
         history=history,
     )
-    more = f"train what is left longer (--finetune {max(2 * asked.finetune, 5)})"
+    more = f"train what is left longer (`finetune={max(2 * asked.finetune, 5)}`)"
     _tell_loss(asked, run, result, [
         "remove fewer", more,
-        f"remove them while it learns (`bayesieve train --zeros {result['zeros']:.3f}`)",
+        f"remove them while it learns (`train(zeros={result['zeros']:.3f})`)",
     ])  # fmt: skip
     return result
 
@@ -108,7 +108,7 @@ def sieve(asked: Sieve) -> dict[str, Any]:
     """Write the run of a trained network without what the data do not support."""
     by_evidence = asked.threshold is not None or asked.rule is not None
     if (asked.zeros is not None) + (asked.max_loss is not None) + by_evidence > 1:
-        raise UsageError("give one of --max-loss, --zeros, and --threshold or --rule.")
+        raise UsageError("give one of `max_loss`, `zeros`, and `threshold` or `rule`.")
     RunFolder(Path(asked.out)).check_free([Path(asked.model)], force=asked.force)
     run, sparse, found = _sieved(asked)
     file = run.config.net.warm_start
@@ -129,8 +129,8 @@ def sieve(asked: Sieve) -> dict[str, Any]:
     )
     zeros = result["zeros"]
     _tell_loss(asked, run, result, [
-        "leave the number of zeros to --max-loss",
-        f"train what is left (`bayesieve prune {asked.out} --zeros {zeros:.3f} --finetune 5`)",
+        "leave the number of zeros to `max_loss`",
+        f"train what is left (`prune({asked.out}, zeros={zeros:.3f}, finetune=5)`)",
     ])  # fmt: skip
     return result
 
@@ -146,7 +146,7 @@ def _tell_loss(
     # Each weight, or unit, was judged with all others in place. Where many lean on each other, as
     # before a BatchNorm, they are missed together though none is alone.
     if not asked.reestimate_batchnorm and statistics_names(run.model.network):
-        remedies = ["renew its BatchNorm statistics (--reestimate-batchnorm)", *remedies]
+        remedies = ["renew its BatchNorm statistics (`reestimate_batchnorm`)", *remedies]
     measure = "error" if "error" in result else "rmse"
     change = f"{measure} {before[measure]:.4g} before, {result[measure]:.4g} now"
     safe = [row["zeros"] for row in result["curve"] if row["nll"] <= before["nll"] + LOST]
@@ -166,7 +166,7 @@ def _rule_record(asked: Prune | Sieve) -> dict[str, Any]:
 def _pair(text: str) -> tuple[int, int]:
     n, colon, m = text.partition(":")
     if not (colon and n.isdecimal() and m.isdecimal()):
-        raise UsageError(f"--n-of-m must read N:M, such as 2:4, got {text!r}.")
+        raise UsageError(f"`n_of_m` must read N:M, such as 2:4, got {text!r}.")
     return int(n), int(m)
 
 
@@ -178,15 +178,15 @@ def _check(asked: Prune) -> None:
         _pair(asked.n_of_m)  # complains before anything is loaded
     if sum(rule is not None for rule in (*weights, *units)) != 1:
         raise UsageError(
-            "give one of --zeros, --threshold, --n-of-m, --keep-units, --target-macs and "
-            "--target-latency."
+            "give one of `zeros`, `threshold`, `n_of_m`, `keep_units`, `target_macs` and "
+            "`target_latency`."
         )
     if asked.allow_empty_layers and any(rule is not None for rule in units):
-        raise UsageError("--allow-empty-layers is for single weights; units leave one.")
+        raise UsageError("`allow_empty_layers` is for single weights; units leave one.")
     if asked.threshold is not None and asked.score not in (None, "inclusion"):
-        raise UsageError("--threshold is on inclusion probabilities; leave out --score.")
+        raise UsageError("`threshold` is on inclusion probabilities; leave out `score`.")
     if asked.zeros is None and asked.keep_units is None and asked.scope is not None:
-        raise UsageError("--scope needs --zeros or --keep-units.")
+        raise UsageError("`scope` needs `zeros` or `keep_units`.")
 
 
 def _rule(asked: Prune, score: Score, example: Tensor) -> Rule:
@@ -314,7 +314,7 @@ def _walked(found: Sieved) -> list[str]:
 
 
 def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
-    """A paragraph on what the evidence removes in each tensor; none where --zeros decides."""
+    """A paragraph on what the evidence removes in each tensor; none where `zeros` decides."""
     if asked.zeros is not None:
         return []
     scoring, threshold = _evidence(asked)

@@ -86,13 +86,13 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     words = None if asked.hidden is None else asked.hidden.split(",")
     if not all(word.isdigit() for word in words or ()):
         raise UsageError(
-            f"--hidden must be widths with commas between, as 50,50; got {asked.hidden!r}."
+            f"`hidden` must be widths with commas between, as 50,50; got {asked.hidden!r}."
         )
     widths = None if words is None else tuple(map(int, words))
     bundle = Path(asked.out or f"{file.stem}-model")
     folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
     if same_place(bundle, folder.path):
-        raise UsageError("--out and --report must be different folders.")
+        raise UsageError("`out` and `report` must be different folders.")
     counts = asked.likelihood is not None and not likelihood_class(asked.likelihood).standardised
     data = _load(asked, _read(asked, asked.test_fraction, counts=counts), counts=counts)
     settings: dict[str, Any] = {}
@@ -102,11 +102,11 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     ):
         if value is not None and data.task != task:
             raise UsageError(
-                f"--{flag.replace('_', '-')} is for a {task}, but {asked.target!r} is read as a "
-                f"{data.task}. Leave it out, or give --task {task}."
+                f"`{flag}` is for a {task}, but {asked.target!r} is read as a "
+                f"{data.task}. Leave it out, or give `task={task}`."
             )
         settings |= {} if value is None else {flag: value}
-    folder.check_free(force=asked.force, flag="--report")
+    folder.check_free(force=asked.force, flag="`report`")
     check_out(bundle, force=asked.force)
     torch.set_num_threads(1)  # the fastest for networks of this size
     started = time.perf_counter()
@@ -116,7 +116,7 @@ def fit_table(asked: FitTable) -> dict[str, Any]:
     )  # fmt: skip
     seconds = time.perf_counter() - started
     with folder.locked():
-        folder.begin(force=asked.force, flag="--report")
+        folder.begin(force=asked.force, flag="`report`")
         config = _run_config(file, asked, model)
         folder.create(config, "fit-table", file=file.name)
         lines = [json.dumps(row) + "\n" for row in model.history_]
@@ -195,7 +195,7 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
 
 
 def _net_name(fitted: TableSettings) -> str:
-    """The name under which `train --net` builds the network of an estimator."""
+    """The name under which `net` of `train` builds the network of an estimator."""
     widths = ",".join(str(width) for width in fitted.widths[0 if fitted.bins else 1])
     return f"mlp:{widths}:relu:{fitted.bins}" if fitted.bins else f"mlp:{widths}"
 
@@ -246,9 +246,9 @@ def select(asked: Select) -> dict[str, Any]:
     file = Path(asked.data)
     rule, words = _rule(asked)
     if asked.bootstrap < 0 or asked.bootstrap == 1:
-        raise UsageError(f"--bootstrap must be 0, or 2 or more, got {asked.bootstrap}.")
+        raise UsageError(f"`bootstrap` must be 0, or 2 or more, got {asked.bootstrap}.")
     folder = SelectionFolder(Path(asked.report or f"{file.stem}-selection"))
-    folder.check_free(force=asked.force, flag="--report")
+    folder.check_free(force=asked.force, flag="`report`")
     raw = _read(asked, _TEST_FRACTION)
     with warnings.catch_warnings():  # the selector makes the same remarks
         warnings.simplefilter("ignore", UserWarning)
@@ -270,7 +270,7 @@ def select(asked: Select) -> dict[str, Any]:
         "rule": words, "seed": asked.seed, **_selection(raw, data, selector),
     }  # fmt: skip
     with folder.locked():
-        folder.begin(force=asked.force, flag="--report")
+        folder.begin(force=asked.force, flag="`report`")
         names = list(raw.frame.columns)
         pictures = _draw_selection(selector, names, folder) if asked.figures else []
         text = _selection_report(file, result, asked.bootstrap, pictures)
@@ -282,11 +282,13 @@ def select(asked: Select) -> dict[str, Any]:
 
 def _rule(asked: Select) -> tuple[dict[str, Any], str]:
     """The rule as parameters of `SieveSelector`, and in words."""
-    rules = [name for name, value in (("--fdr", asked.fdr), ("--fraction", asked.fraction),
-                                      ("--cross-validate", asked.cross_validate or None))
+    rules = [name for name, value in (("`fdr`", asked.fdr), ("`fraction`", asked.fraction),
+                                      ("`cross_validate`", asked.cross_validate or None))
              if value is not None]  # fmt: skip
     if len(rules) > 1:
-        raise UsageError(f"give one of --fdr, --fraction and --cross-validate, not {rules}.")
+        raise UsageError(
+            f"give one of `fdr`, `fraction` and `cross_validate`, not {' and '.join(rules)}."
+        )
     if asked.fraction is not None:
         words = f"the best {100 * asked.fraction:g} % of the inputs"
         return {"rule": "fraction", "fraction": asked.fraction}, words

@@ -63,7 +63,7 @@ def inclusion_score(posterior: Posterior) -> Tensor:
     if logit is None:
         raise ValueError(
             f"prune: this posterior has no inclusion probabilities ({_describe(posterior)}). Rank "
-            "by score='magnitude' (prune --zeros), or take an engine with a sparse prior: SBNN, "
+            "by score='magnitude' (`zeros`), or take an engine with a sparse prior: SBNN, "
             "SGLD, SGHMC, TDAMP, or FlatVI or MAP with SpikeSlab."
         )
     return logit

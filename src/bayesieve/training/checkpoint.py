@@ -63,7 +63,7 @@ def check_resumable(folder: Path) -> list[Path]:
     """The checkpoints in a folder, damaged or not; raises where there is none."""
     paths = _checkpoints(folder)
     if not paths:
-        raise ValueError(f"resume: no checkpoint in {folder}; start without --resume.")
+        raise ValueError(f"resume: no checkpoint in {folder}; start without `resume`.")
     return paths
 
 
@@ -77,7 +77,7 @@ def read_checkpoint(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             _log.warning("resume: %s; trying the one before it", reason)
     raise DamagedFileError(
         f"resume: every checkpoint in {folder} is damaged ({reason}), so the run cannot go on. "
-        "Start it again: `bayesieve train` with --force in place of --resume; in Python remove "
+        "Start it again: `bayesieve train` with `force` in place of `resume`; in Python remove "
         "them first."
     )
 
@@ -167,13 +167,13 @@ class Checkpoints:
             if made_with != value:
                 raise ValueError(
                     f"resume: the checkpoint was made with {name} {made_with}, this run has "
-                    f"{value}. Use the settings of the first run, or start without --resume."
+                    f"{value}. Use the settings of the first run, or start without `resume`."
                 )
         stored = None if self._resume == OTHER_DATA else meta.get("data")  # None of old versions
         if self._data and stored and (words := difference(stored, self._data)):
             raise DataError(
                 f"resume: the data are not those that the run was begun with: {words}. Bring them "
-                "back, or go on with these: --resume-with-other-data (in Python "
+                "back, or go on with these: `resume_with_other_data` (in Python "
                 f'resume="{OTHER_DATA}").'
             )
         population.restore_(tensors)

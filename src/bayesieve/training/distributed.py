@@ -183,7 +183,7 @@ class Ranks:
         except RuntimeError as error:
             raise LostRankError(
                 f"fit: {self._lost()} ended before the run did, or does not answer. See what it "
-                "says, and continue from the last checkpoint with --resume (resume=True)."
+                "says, and continue from the last checkpoint with `resume=True`."
             ) from error
 
     def _lost(self) -> str:

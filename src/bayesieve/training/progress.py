@@ -81,7 +81,7 @@ class Interrupted(KeyboardInterrupt):
     """A run was stopped by a signal after its state was saved."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}; continue with --resume")
+        super().__init__(f"stopped by {signal.Signals(number).name}; continue with `resume`")
         self.exit_code = 128 + number
 
 

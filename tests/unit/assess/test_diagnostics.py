@@ -7,7 +7,6 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from typer.main import get_command
 
 from bayesieve.assess.diagnostics import (
     ChainReport,
@@ -19,13 +18,13 @@ from bayesieve.assess.diagnostics import (
     split_rhat,
     traces,
 )
-from bayesieve.cli.main import app
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sgmcmc import SGLD
+from bayesieve.runs.config import keywords
 from runs import fit_toy, toy, with_batch_norm
 
 NETWORK = Network.of(nn.Linear(2, 1), Gaussian())
@@ -94,12 +93,10 @@ def test_chains_that_agree_raise_no_warning():
 def test_chains_that_disagree_or_move_slowly_are_named():
     draws = autoregressive(0.3, n=400)
     draws[0] += 4
-    with pytest.warns(
-        UserWarning, match=r"chains have not mixed: .* run longer \(epochs, --epochs"
-    ):
+    with pytest.warns(UserWarning, match=r"chains have not mixed: .* run longer \(`epochs`"):
         diagnose(chains_of(draws), EXAMPLES)
     slow = autoregressive(0.99, m=2, n=100)
-    with pytest.warns(UserWarning, match=r"move slowly: .* raise the step \(lr, --lr\)") as said:
+    with pytest.warns(UserWarning, match=r"move slowly: .* raise the step \(`lr`\)") as said:
         report = diagnose(chains_of(slow), EXAMPLES)
     assert f"{report.ess[2]:.1f} of 200 draws" in str(said[0].message)
 
@@ -137,7 +134,7 @@ STANDING = torch.arange(1.0, 7.0).view(2, 1, 3).expand(2, 8, 3)  # two chains, e
 
 @pytest.mark.parametrize("draws", [torch.zeros(2, 8, 3), STANDING], ids=["pruned", "apart"])
 def test_chains_that_stand_still_do_not_disagree(draws):
-    message = r"no weight moves: raise step_size \(--lr\) or temperature \(--temperature\)\.$"
+    message = r"no weight moves: raise the step \(`lr`\) or the `temperature`\.$"
     with pytest.warns(UserWarning, match=message):
         report = diagnose(chains_of(draws), EXAMPLES)
     assert (report.still, report.rhat, report.ess) == (1, None, None)
@@ -148,23 +145,16 @@ def test_pruned_weights_need_not_move_but_most_others_must():
     draws[..., 1:] = 0
     assert diagnose(chains_of(draws), EXAMPLES).problems == ()
     draws[..., 1:] = 1
-    with pytest.warns(UserWarning, match=r"66.7 % of the weights do not move: raise step"):
+    with pytest.warns(UserWarning, match=r"66.7 % of the weights do not move: raise the step"):
         report = diagnose(chains_of(draws), EXAMPLES)
     assert report.still == pytest.approx(2 / 3)
 
 
-def test_the_flags_that_are_named_are_flags_of_the_command_line():
-    commands = get_command(app).commands
-    known = {
-        flag
-        for name in ("train", "evaluate")
-        for parameter in commands[name].params
-        for flag in parameter.opts
-    }
+def test_the_arguments_that_are_named_are_settings_of_a_run():
     far = ChainReport(2, 8, (3.0, 3.0, 3.0), (2.0, 2.0, 2.0), 3.0, 2.0, 0.0)
     still = ChainReport(2, 8, None, None, None, None, 1.0)
-    named = re.findall(r"--[a-z-]+", " ".join(far.problems + still.problems))
-    assert {"--lr", "--temperature", "--epochs"} == set(named) <= known
+    named = re.findall(r"`(\w+)`", " ".join(far.problems + still.problems))
+    assert {"lr", "temperature", "epochs"} == set(named) <= {*keywords()}
 
 
 def test_what_moves_moves_inside_a_chain():

@@ -131,7 +131,7 @@ def test_a_missing_package_and_an_unknown_name_are_told_before_any_work(monkeypa
         logs.TensorBoardLog(tmp_path)
     with pytest.raises(ImportError, match=r"pip install wandb"):
         train(data="digits", out=tmp_path / "a", log="csv,wandb")
-    with pytest.raises(UsageError, match="--log: must be of csv, tensorboard, wandb, mlflow"):
+    with pytest.raises(UsageError, match="`log` must be one of csv, tensorboard, wandb, mlflow"):
         train(data="digits", out=tmp_path / "a", log="cvs")
     assert not (tmp_path / "a").exists()
 

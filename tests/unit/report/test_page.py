@@ -86,7 +86,7 @@ def test_hostile_names_stay_text(data):
 
 def test_a_page_that_would_be_too_large_is_refused(data, monkeypatch):
     monkeypatch.setattr(pages, "MAX_BYTES", 1000)
-    with pytest.raises(ValueError, match="fewer --points"):
+    with pytest.raises(ValueError, match="fewer `points`"):
         page(data)
 
 

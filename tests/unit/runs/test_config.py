@@ -24,7 +24,7 @@ from bayesieve.runs.config import (
     PruningConfig,
     RunConfig,
     ScheduleConfig,
-    flag_of,
+    argument_of,
     from_dict,
     read_config,
     sections,
@@ -117,7 +117,7 @@ def test_missing_file(tmp_path):
 
 def test_every_setting_has_its_own_flag_and_help():
     specs = [(name, spec) for name, kind in sections().items() for spec in fields(kind)]
-    flags = [flag_of(name, spec.name) for name, spec in specs]
+    flags = [argument_of(name, spec.name) for name, spec in specs]
     assert len(set(flags)) == len(flags)
     assert all(spec.metadata["help"] for _, spec in specs)
 
@@ -197,8 +197,8 @@ def test_message_passing_counts_passes_and_units():
 @pytest.mark.parametrize(
     ("pruning", "name", "message"),
     [
-        (PruningConfig(zeros=0.5, keep_units=0.5), "sbnn", "either --zeros or --keep-units"),
-        (PruningConfig(zeros=0.5), "tdamp", "removes whole units: give --keep-units"),
+        (PruningConfig(zeros=0.5, keep_units=0.5), "sbnn", "either `zeros` or `keep_units`"),
+        (PruningConfig(zeros=0.5), "tdamp", "removes whole units: give `keep_units`"),
     ],
 )
 def test_pruning_an_engine_cannot_do(pruning, name, message):

@@ -42,5 +42,5 @@ def test_what_cannot_be_pooled_is_named(folder):
     assert "give two runs or more" in refused(2, *pool)
     assert "have the same draws" in refused(2, *pool, folder / "0")
     assert "has no chains, its engine is map" in refused(2, *pool, folder / "map")
-    with pytest.raises(UsageError, match="longer was trained with --epochs 2"):
+    with pytest.raises(UsageError, match="longer was trained with `epochs` 2"):
         runs.pool_runs([folder / "0", folder / "longer"])

@@ -80,14 +80,14 @@ def test_a_damaged_file_falls_back_to_the_one_before(tmp_path, logged, damage):
 def test_only_damaged_files_raise(tmp_path, damage):
     for path in write(tmp_path, 1, 2):
         damage(path)
-    with pytest.raises(ValueError, match=r"every checkpoint in .* is damaged .*--force"):
+    with pytest.raises(ValueError, match=r"every checkpoint in .* is damaged .*`force`"):
         read_checkpoint(tmp_path)
 
 
 def test_no_checkpoint_raises(tmp_path):
     for folder in (tmp_path, tmp_path / "missing"):
         with pytest.raises(
-            ValueError, match=r"resume: no checkpoint in .*; start without --resume"
+            ValueError, match=r"resume: no checkpoint in .*; start without `resume`"
         ):
             read_checkpoint(folder)
 

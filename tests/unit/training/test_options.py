@@ -66,7 +66,7 @@ def test_signals_raise_a_flag_inside_the_block_only(tmp_path):
         assert not signals
         signal.raise_signal(signal.SIGTERM)
         assert signals == [signal.SIGTERM]
-        with pytest.raises(Interrupted, match="stopped by SIGTERM; continue with --resume"):
+        with pytest.raises(Interrupted, match="stopped by SIGTERM; continue with `resume`"):
             raise Interrupted(signals[-1])
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -2,6 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from bayesieve.checks import AUTO
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
@@ -32,7 +33,8 @@ def test_numbers_become_tuples_and_the_rest_must_agree():
 def test_only_what_differs_becomes_a_tuple():
     merged, _ = one_engine([FlatVI(lr=0.1), FlatVI(lr=0.2)])
     assert merged == FlatVI(lr=(0.1, 0.2))
-    assert isinstance(merged.prior.std, float)
+    assert merged.prior.std is AUTO
+    assert one_engine([SBNN(init_std=0.1), SBNN()])[0] == SBNN(init_std=(0.1, AUTO))
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,6 @@ class _Other:
         ([MAP(), SBNN()], "must be of one class"),
         ([MAP(optimizer="sgd"), MAP()], "may differ only in numbers, not in optimizer"),
         ([SBNN(local=True), SBNN()], "not in local"),
-        ([SBNN(init_std=0.1), SBNN()], "not in init_std"),
         ([MAP(weight_decay=0.1), MAP()], "not in weight_decay"),  # one number for all models
         ([_Other(0.1), _Other(0.2)], "not in lr"),
         ([MAP(Normal()), MAP(SpikeSlab())], "priors of one class, got Normal, SpikeSlab"),

@@ -113,7 +113,7 @@ class Bundle:
         if self.config.get("posterior") is None:
             raise ValueError(
                 f"load: {self.path} holds no posterior, only its mean. Write the bundle with "
-                "posterior= (`bayesieve compact --posterior`) to draw from it."
+                "a posterior (`compact(posterior=True)`) to draw from it."
             )
         with what_works(_MEAN_WORKS):
             path = _tensors_of(self.path, stored.POSTERIOR, self.config)
