@@ -1,8 +1,10 @@
 """Examples that are read batch by batch: a Dataset, a DataLoader, or files larger than memory.
 
 **Order.** A source with random access (a map-style Dataset, `StoredRows`) is read in an order that
-is a function of seed and epoch, so a run goes on at any step at once. Files with blocks (row
-groups) are read some blocks at a time, and mixed within those.
+is a function of seed and epoch. The order needs no table: place i of an epoch is mapped to an
+example by a keyed permutation (a Feistel network, walked until it lands inside 0..N-1), so that
+memory does not grow with N and a run goes on at any step at once. Files with blocks (row groups)
+are read some blocks at a time, and mixed within those.
 
 **Other sources** (IterableDataset, a DataLoader with a sampler of its own) set their order
 themselves. A resumed run reads them again up to its place. They see global generators seeded by
@@ -16,9 +18,8 @@ import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import torch
@@ -44,6 +45,8 @@ Collate: TypeAlias = Callable[[list[Any]], object]
 _States: TypeAlias = tuple[Tensor, tuple[Any, ...], Any]  # of torch, Python and NumPy
 _AT_ONCE = 256  # examples of a batch where nobody asked for a number
 _WINDOW = 8  # blocks that are mixed
+_ROUNDS = 6
+_TABLE = 1 << 16  # orders of so many numbers are made whole
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
@@ -212,7 +215,9 @@ class Stream:
         reader = _Reader(rows, self.collate or default_collate)
         if not self.workers:
             for request in asked:
-                yield _pinned(reader.alone(request)) if pin else reader.alone(request)
+                with _set_aside([]):  # global generators stay as they are
+                    pair = reader.__getitems__(request)
+                yield _pinned(pair) if pin else pair
             return
         options: dict[str, Any] = {"num_workers": self.workers}
         if isinstance(self.source, DataLoader):
@@ -220,7 +225,7 @@ class Stream:
             options |= {name: getattr(self.source, name) for name in names}
         yield from DataLoader(
             reader,
-            batch_sampler=_Sampler(asked),
+            batch_sampler=cast(Iterable[list[Any]], asked),
             collate_fn=_as_it_is,
             pin_memory=pin,
             generator=torch.Generator(),  # the global one stays as it is
@@ -279,9 +284,7 @@ def _count(source: Rows | Loader, n_data: int | None) -> int:
         )
     sized: Any = source if loader is None else loader.dataset
     if loader is not None and not isinstance(sized, IterableDataset):
-        sized = loader.batch_sampler if loader.sampler is None else loader.sampler
-        if type(loader.batch_sampler) is not BatchSampler:
-            sized = loader.dataset
+        sized = loader.sampler if type(loader.batch_sampler) is BatchSampler else sized
     try:
         length: int | None = len(sized)
     except (TypeError, NotImplementedError):
@@ -323,8 +326,8 @@ def epoch_rows(
     """
     if key is None or blocks is None:
         for first in range(start * size, n, size):
-            end = min(first + size, n)
-            yield np.arange(first, end) if key is None else shuffled(n, key)[first:end]
+            places = np.arange(first, min(first + size, n))
+            yield places if key is None else shuffled(places, n, key)
         return
     held, skip = np.empty(0, np.int64), start * size
     for window in _windows(np.asarray(blocks), key):
@@ -343,33 +346,60 @@ def epoch_rows(
 def _windows(blocks: np.ndarray, key: int) -> Iterator[np.ndarray]:
     """Rows of some blocks at a time, mixed; the blocks come in random order."""
     starts = np.concatenate([[0], np.cumsum(blocks)])
-    order = shuffled(len(blocks), key)
+    order = shuffled(np.arange(len(blocks)), len(blocks), key)
     for first in range(0, len(order), _WINDOW):
         chosen = order[first : first + _WINDOW]
         rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
-        yield rows[shuffled(len(rows), _mixed(key, first))]
+        yield rows[shuffled(np.arange(len(rows)), len(rows), _mixed(key, first))]
+
+
+def shuffled(places: np.ndarray, n: int, key: int) -> np.ndarray:
+    """The examples at some places of a random order of 0..n-1, without making the order.
+
+    A Feistel network permutes the numbers of 2h bits, 4^h >= n; a result >= n is permuted again
+    until it is not. Orders of few numbers are made whole.
+
+    Example:
+        >>> sorted(shuffled(np.arange(10), 10, key=7).tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    """
+    if n <= _TABLE:
+        return _order(n, key)[places]
+    half = ((n - 1).bit_length() + 1) // 2
+    shift, low = np.uint64(half), np.uint64((1 << half) - 1)
+    keys = [np.uint64(_mixed(key, i)) for i in range(_ROUNDS)]
+
+    def permuted(values: np.ndarray) -> np.ndarray:
+        left, right = values >> shift, values & low
+        for one in keys:
+            left, right = right, left ^ (_scrambled(right ^ one) & low)
+        return (left << shift) | right
+
+    rows = permuted(places.astype(np.uint64))
+    while (outside := rows >= n).any():
+        rows[outside] = permuted(rows[outside])
+    return rows.astype(np.int64)
 
 
 @lru_cache(maxsize=4)
-def shuffled(n: int, key: int) -> np.ndarray:
-    """The numbers 0 to n - 1 in a random order that a key decides.
-
-    Example:
-        >>> sorted(shuffled(10, key=7).tolist())
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    """
+def _order(n: int, key: int) -> np.ndarray:
+    """A random order of few numbers, as a table."""
     return np.random.default_rng(key).permutation(n)
+
+
+def _scrambled(values: np.ndarray) -> np.ndarray:
+    """A bijection of 64-bit numbers: the finaliser of SplitMix64 (Steele, Lea and Flood, 2014)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FACTORS[0])
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(_FACTORS[1])
+    return values ^ (values >> np.uint64(31))
 
 
 def _mixed(seed: int, number: int) -> int:
     """A seed, < 2⁶³, for part `number` of what a seed decides: two steps of SplitMix64."""
-    value = 0
+    value = np.zeros(1, np.uint64)
     for word in (seed, number):
-        value = (value + word + 0x9E3779B97F4A7C15) % 2**64
-        value = (value ^ (value >> 30)) * _FACTORS[0] % 2**64
-        value = (value ^ (value >> 27)) * _FACTORS[1] % 2**64
-        value ^= value >> 31
-    return value >> 1
+        value = _scrambled(value + np.uint64((word + 0x9E3779B97F4A7C15) % 2**64))
+    return int(value[0]) >> 1
 
 
 # Reading.
@@ -393,23 +423,6 @@ class _Reader(Rows):
         several = getattr(self.rows, "__getitems__", None)
         items = several(numbers) if several else [self.rows[i] for i in numbers]
         return _pair(self.collate(items))
-
-    def alone(self, request: Request) -> Pair:
-        """A batch in this process, whose global generators stay as they are."""
-        if isinstance(self.rows, StoredRows):
-            return self.rows.take(request.rows)
-        with _set_aside([]):
-            return self.__getitems__(request)
-
-
-@dataclass(frozen=True)
-class _Sampler:
-    """The requests as a batch sampler."""
-
-    asked: Iterable[Request]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.asked)
 
 
 def _as_it_is(batch: Any) -> Any:

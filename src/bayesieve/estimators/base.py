@@ -331,10 +331,6 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
 
     # Prediction.
 
-    def _inputs(self, X: ArrayLike) -> Tensor:
-        numbers = self._numbers(X)  # first: it raises unless the estimator is fitted
-        return self.x_scale_.apply(numbers)
-
     def _prediction(self, X: ArrayLike) -> Any:
         """The mixture over members and draws: a `ClassPrediction` or a `RealPrediction`.
 

@@ -87,11 +87,6 @@ class Form:
     model: nn.Module
     engines: Sequence[AnyEngine]
 
-    def only(self, numbers: Sequence[int]) -> "Form":
-        """Some of the tables."""
-        some = [self.tables[i] for i in numbers], self.model, [self.engines[i] for i in numbers]
-        return Form(*some)
-
 
 def train_tables(
     tables: Sequence[Table],
@@ -174,7 +169,8 @@ def _grouped(forms: Sequence[Form], likelihood: Likelihood, training: Training) 
     for number, form in enumerate(forms):
         these = [i for i in range(n_tables) if chosen[i].form == number]
         if these:
-            population = _Population(form.only(these), likelihood, training)
+            some = [form.tables[i] for i in these], form.model, [form.engines[i] for i in these]
+            population = _Population(Form(*some), likelihood, training)
             found = population.finish([chosen[i] for i in these], _FINAL_TIME / n_left)
             groups |= dict(zip(these, found, strict=True))
             n_left -= 1

@@ -190,10 +190,11 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
         """Mean log density of the targets under the predictive mixture, nats per row."""
-        x, y = self._inputs(X), np.asarray(y, dtype=np.float64)
-        rest = y.reshape(len(x), -1) - self._base_mean(X)
+        numbers, y = self._numbers(X), np.asarray(y, dtype=np.float64)
+        rest = y.reshape(len(numbers), -1) - self._base_mean(X)
         targets = torch.as_tensor((rest - self.y_scale_.mean) / self.y_scale_.std)
-        if self._tails.df is None and not without_level(self._numbers(X), self.encoding_).any():
+        if self._tails.df is None and not without_level(numbers, self.encoding_).any():
+            x = self.x_scale_.apply(numbers)
             inside = log_density(self.sparse_models_, x, targets, self.n_samples_)
         else:
             inside = self._tails.log_density(self._prediction(X), targets)

@@ -59,10 +59,22 @@ def targets(stream, size=4, *, seed=0, start=0, stop=18):
     return [y.tolist() for _, y in stream.steps(size, seed=seed, start=start, stop=stop)]
 
 
-def test_an_order_is_a_permutation_that_its_key_decides():
-    for n in (1, 2, 5, 64, 1000):
-        assert sorted(shuffled(n, 3).tolist()) == list(range(n))
-    assert shuffled(64, 3).tolist() == shuffled(64, 3).tolist() != shuffled(64, 4).tolist()
+@pytest.mark.parametrize("table", [0, 1 << 16])
+@pytest.mark.parametrize("n", [1, 2, 5, 64, 1000])
+def test_an_order_without_a_table_is_a_permutation(monkeypatch, table, n):
+    monkeypatch.setattr(streams, "_TABLE", table)
+    order = shuffled(np.arange(n), n, key=3)
+    assert sorted(order.tolist()) == list(range(n))
+    if n > 5:
+        assert order.tolist() != shuffled(np.arange(n), n, key=4).tolist()
+
+
+def test_an_order_without_a_table_is_as_random_as_one_with(monkeypatch):
+    monkeypatch.setattr(streams, "_TABLE", 0)
+    orders = np.stack([shuffled(np.arange(500), 500, streams._mixed(1, k)) for k in range(200)])
+    z = (orders - 249.5) / (500 / 12**0.5)
+    assert abs(z.mean(0).std() * 200**0.5 - 1) < 0.15  # each place is uniform
+    assert abs((z[:, 1:] * z[:, :-1]).mean(0).std() * 200**0.5 - 1) < 0.15  # and neighbours free
 
 
 @pytest.mark.parametrize("blocks", [None, [4, 4, 4, 4, 4, 3], [1] * N])
