@@ -175,17 +175,12 @@ class Stream:
         """Every example once, in the order of the source."""
         if self._rows is None:
             return self._pass(batch_size, (0, 0))
-        places = range(0, self.n_data, batch_size)
-        asked = (
-            Request(place, np.arange(place, min(place + batch_size, self.n_data)))
-            for place in places
-        )
-        return self._read(self._rows, asked)
+        batches = epoch_rows(self.n_data, batch_size, None)
+        return self._read(self._rows, (Request(int(rows[0]), rows) for rows in batches))
 
     def first(self, n: int) -> Pair:
         """The first examples, at most n."""
-        x, y = next(iter(self.epoch(min(n, self.n_data))))
-        return x, y
+        return next(self.epoch(min(n, self.n_data)))
 
     @property
     def _rows(self) -> Rows | None:
@@ -216,7 +211,7 @@ class Stream:
         if not self.workers:
             for request in asked:
                 with _set_aside([]):  # global generators stay as they are
-                    pair = reader.__getitems__(request)
+                    pair = _pair(reader.__getitems__(request))
                 yield _pinned(pair) if pin else pair
             return
         options: dict[str, Any] = {"num_workers": self.workers}
@@ -226,7 +221,7 @@ class Stream:
         yield from DataLoader(
             reader,
             batch_sampler=cast(Iterable[list[Any]], asked),
-            collate_fn=_as_it_is,
+            collate_fn=_pair,
             pin_memory=pin,
             generator=torch.Generator(),  # the global one stays as it is
             **options,
@@ -411,10 +406,7 @@ class _Reader(Rows):
     def __init__(self, rows: Rows, collate: Collate) -> None:
         self.rows, self.collate = rows, collate
 
-    def __getitem__(self, request: Request) -> Pair:
-        raise TypeError("a batch is read whole")
-
-    def __getitems__(self, request: Request) -> Pair:
+    def __getitems__(self, request: Request) -> object:
         """A batch, in a process that may seed its global generators."""
         if isinstance(self.rows, StoredRows):
             return self.rows.take(request.rows)
@@ -422,11 +414,7 @@ class _Reader(Rows):
         numbers = request.rows.tolist()
         several = getattr(self.rows, "__getitems__", None)
         items = several(numbers) if several else [self.rows[i] for i in numbers]
-        return _pair(self.collate(items))
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
+        return self.collate(items)
 
 
 def _pair(batch: object) -> Pair:
@@ -486,8 +474,7 @@ def _seed_all(seed: int) -> None:
 
 def _recut(pairs: Iterable[Pair], size: int) -> Iterator[Pair]:
     """Batches of `size` examples from batches of any size; the last may be smaller."""
-    held: list[Pair] = []
-    n = 0
+    held, n = list[Pair](), 0
     for pair in pairs:
         held.append(pair)
         n += len(pair[1])
