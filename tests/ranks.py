@@ -23,8 +23,8 @@ from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.environment import rank_of_process
 from bayesieve.errors import LostRankError
-from bayesieve.files import rank_of_process
 from bayesieve.training.distributed import join, shared_noise
 from bayesieve.training.launch import fit
 from bayesieve.training.options import Validation

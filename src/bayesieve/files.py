@@ -21,7 +21,6 @@ from typing import IO, Any
 
 from bayesieve.errors import TooLargeError, UsageError, damaged
 
-CACHE_VARIABLE = "BAYESIEVE_CACHE"
 LIMITS_VARIABLE = "BAYESIEVE_LIMITS"
 LIMITS = {
     "json": 8 << 20,  # bytes of JSON: a file, or the header of one
@@ -44,40 +43,6 @@ _KINDS = {
 }  # fmt: skip
 _HERE, _SWAP = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux; RENAME_SWAP of macOS is 2 too
 _NOT_HERE = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP}  # of a system that cannot exchange names
-
-
-def cache_dir() -> Path:
-    """Return the cache folder: BAYESIEVE_CACHE, else the user's (it may not exist).
-
-    Example:
-        >>> cache_dir().name
-        'bayesieve'
-    """
-    if chosen := os.environ.get(CACHE_VARIABLE):
-        return Path(chosen).expanduser()
-    import platformdirs  # only where no folder is chosen
-
-    return Path(platformdirs.user_cache_dir("bayesieve", appauthor=False))
-
-
-def is_shared() -> bool:
-    """Whether `torchrun` started this process and others for one run.
-
-    Example:
-        >>> is_shared()
-        False
-    """
-    return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def rank_of_process() -> int:
-    """The number of this process among those of one run, of which 0 alone writes files.
-
-    Example:
-        >>> rank_of_process()
-        0
-    """
-    return int(os.environ["RANK"]) if is_shared() else 0
 
 
 def write_atomically(path: Path | str, content: Content) -> Path:

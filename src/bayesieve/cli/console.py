@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from bayesieve.files import rank_of_process
+from bayesieve.environment import rank_of_process
 from bayesieve.runs.text import quality_header, quality_row
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

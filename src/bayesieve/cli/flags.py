@@ -13,8 +13,8 @@ import typer
 from bayesieve.cli import ended_at_once, uncollected
 from bayesieve.cli.console import FLAGS, JsonFlag, heartbeat, print_json, with_flags
 from bayesieve.cli.layout import HelpAll
+from bayesieve.environment import is_shared, rank_of_process
 from bayesieve.errors import UsageError
-from bayesieve.files import is_shared, rank_of_process
 from bayesieve.runs.arguments import Options
 from bayesieve.runs.config import (
     all_settings,

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayesieve.files import cache_dir, write_atomically
+from bayesieve.environment import cache_dir
 
 _COMPILERS = ("cc", "gcc", "clang")
 _FLAGS = (
@@ -192,7 +192,7 @@ def _compile(compiler: str, source: str, path: Path) -> None:
             text, made = Path(folder) / "kernel.c", Path(folder) / "kernel.so"
             text.write_text(source, encoding="utf-8")
             _output([compiler, *_FLAGS, *_QUIET, str(text), "-o", str(made), "-lm"])
-            write_atomically(path, made.read_bytes())
+            made.replace(path)
     except OSError as error:
         raise KernelUnavailableError(f"the kernel cannot be written: {error}") from error
 

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -16,9 +16,11 @@ from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
 from bayesieve.core.turns import own_stream
 from bayesieve.core.workspace import PRECISIONS, Draw, Execution, Precision, Workspace
-from bayesieve.data.augment import Augment
 from bayesieve.data.streams import Streamed, stream_of
 from bayesieve.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from bayesieve.data.augment import Augment
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")
 _HALF = (torch.float16, torch.bfloat16)
@@ -71,7 +73,7 @@ class Problem:
         rows: Rows | None = None,
         precision: Precision = "float32",
         full_precision: Patterns = (),
-        augment: Augment | None = None,
+        augment: "Augment | None" = None,
         n_data: int | None = None,
     ) -> None:
         check_choice("Problem", "precision", precision, PRECISIONS)
@@ -212,7 +214,7 @@ class Problem:
 
         return Batch(mapped(moved, x), moved(y))
 
-    def with_augment(self, augment: Augment | None) -> "Problem":
+    def with_augment(self, augment: "Augment | None") -> "Problem":
         """The same problem with other random changes of its images, or with none."""
         clone = self._copy()
         clone.augment = augment

@@ -11,8 +11,8 @@ from typing import IO, Any, BinaryIO, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bayesieve.environment import cache_dir as cache_dir
 from bayesieve.errors import DataError
-from bayesieve.files import cache_dir as cache_dir
 from bayesieve.files import check_growth, check_limit
 
 ROOT_VARIABLE = "BAYESIEVE_DATA"

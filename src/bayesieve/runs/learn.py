@@ -21,8 +21,8 @@ from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, post
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
+from bayesieve.environment import is_shared, rank_of_process
 from bayesieve.errors import UnsupportedModelError, UsageError
-from bayesieve.files import is_shared, rank_of_process
 from bayesieve.nets.importing import is_factory
 from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_it_takes
 from bayesieve.runs.config import (

@@ -15,8 +15,8 @@ from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_
 from bayesieve.core.workspace import statistics_names
 from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.ranking import Scope, keep_at_most
-from bayesieve.sieve.rules import Rule, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName
+from bayesieve.sieve.weight_rules import Rule, keep_zeros
 
 
 class LayerCount(NamedTuple):

@@ -35,8 +35,8 @@ import torch.distributed as dist
 from torch import Generator, Tensor
 from torch.distributed.rendezvous import rendezvous
 
+from bayesieve.environment import is_shared
 from bayesieve.errors import LostRankError
-from bayesieve.files import is_shared
 from bayesieve.training.fingerprint import data_of, settings_of
 
 if TYPE_CHECKING:
