@@ -25,6 +25,7 @@ ROOMS = {
     "contrib": "Other tools",
     "sieve": "Sieving and compaction",
     "assess": "Predictions and their quality",
+    "uncertainty": "Uncertainty: OOD scores, intervals, calibration",
     "select": "Which inputs matter",
     "deliver": "Delivery",
     "estimators": "Estimators for tables",
@@ -146,7 +147,7 @@ def _cell(text: str) -> str:
 
 
 def _is_command(name: str) -> bool:
-    return "What the command prints with --json." in (inspect.getdoc(_find(name)) or "")
+    return "What the command prints as JSON." in (inspect.getdoc(_find(name)) or "")
 
 
 def _about(room: str) -> str:
