@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bayesieve.data import RemoteFile, data_info, data_root, fetch_data, list_data, load_data
+from bayesieve.data.files import cache_dir
 from bayesieve.data.registry import REGISTRY
 from bayesieve.errors import DataError
 
@@ -36,6 +37,10 @@ def test_root_default_and_variable(monkeypatch, tmp_path):
     assert data_root() == tmp_path
     monkeypatch.setenv("BAYESIEVE_DATA", "")
     assert data_root().name == "bayesieve"
+    monkeypatch.setenv("BAYESIEVE_CACHE", str(tmp_path / "here"))
+    assert cache_dir() == tmp_path / "here"
+    monkeypatch.delenv("BAYESIEVE_CACHE")
+    assert cache_dir().name == "bayesieve"
 
 
 def _serve(monkeypatch, name, files):

@@ -1,4 +1,4 @@
-"""CIFAR files, image folders and archives."""
+"""CIFAR files, image folders and archives, and the scaling of their pixels."""
 
 import io
 import json
@@ -17,6 +17,7 @@ from bayesieve.data import images as images_module
 from bayesieve.data import load_data, prepare_images
 from bayesieve.data.cache import is_mapped, read_arrays, write_arrays
 from bayesieve.data.image_sets import LAYOUTS
+from bayesieve.data.preprocessing import PixelScale, image_recipe
 from bayesieve.engines.map import MAP
 from bayesieve.errors import DataError
 from bayesieve.files import LIMITS
@@ -343,3 +344,30 @@ def test_constant_channel_gets_std_one(tmp_path):
     data = load_data(f"images:{tmp_path}")
     assert data.preprocessing["std"] == [1.0]
     assert torch.allclose(data.train.x, torch.zeros(()), atol=1e-6)
+
+
+def test_pixels_undo_the_recipe_and_inputs_redo_it():
+    recipe = image_recipe((3, 2, 2), [0.1, 0.2, 0.3], [0.5, 0.6, 0.7])
+    raw = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3) * 10
+    x = prepare_images(raw, recipe)
+    scale = PixelScale.of(recipe)
+    pixels = scale.pixels(x)
+    torch.testing.assert_close(pixels, torch.from_numpy(raw).permute(0, 3, 1, 2).float() / 255)
+    torch.testing.assert_close(scale.inputs(pixels), x)
+    black = prepare_images(np.zeros_like(raw), recipe)[0, :, 0, 0]
+    torch.testing.assert_close(torch.tensor(scale.black), black)
+
+
+def test_the_identity_changes_no_bit():
+    x = torch.rand(2, 1, 2, 2)
+    assert PixelScale().pixels(x) is x
+    assert PixelScale().inputs(x) is x
+
+
+def test_wrong_recipes_are_refused():
+    with pytest.raises(ValueError, match="the recipe must be of images, got 'table'"):
+        PixelScale.of({"kind": "table"})
+    with pytest.raises(ValueError, match="as many means as stds"):
+        PixelScale((0.0, 1.0), (1.0,))
+    with pytest.raises(ValueError, match="std must be > 0"):
+        PixelScale((0.0,), (0.0,))
