@@ -3,26 +3,17 @@
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import bayesieve as bs
+from architectures import ARCHITECTURES, TOKENS, Architecture, pooled
 from bayesieve.core.storage import load_sparse
 from bayesieve.errors import UnsupportedModelError
 from engine_table import ENGINES
-from problems import seeded
-from zoo import Calling
+from problems import normal32, seeded
+from zoo import Calling, built, chain
 
-ROW, IMAGE, SERIES, WORDS = (8,), (1, 8, 8), (5, 4), (6,)
-
-
-def tied():
-    model = Calling(
-        lambda s, x: s.head(torch.tanh(s.second(torch.tanh(s.first(x))))),
-        first=nn.Linear(8, 8), second=nn.Linear(8, 8), head=nn.Linear(8, 3),
-    )  # fmt: skip
-    model.second.weight = model.first.weight
-    return model
+ROW, SERIES = (2, 8), (2, 5, 4)
 
 
 def summed():
@@ -30,24 +21,6 @@ def summed():
     return Calling(
         lambda s, x: s.head(sum(torch.relu(layer(x)) for layer in s.layers)),
         layers=layers, head=nn.Linear(8, 3),
-    )  # fmt: skip
-
-
-def residual():
-    def forward(s, x):
-        h = s.enter(x)
-        for layer in s.layers:
-            h = h + torch.relu(layer(h))
-        return s.head(h)
-
-    layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
-    return Calling(forward, enter=nn.Linear(8, 8), layers=layers, head=nn.Linear(8, 3))
-
-
-def joined():
-    return Calling(
-        lambda s, x: s.head(torch.cat([torch.relu(s.left(x)), torch.tanh(s.right(x)), x], 1)),
-        left=nn.Linear(8, 5), right=nn.Linear(8, 4), head=nn.Linear(17, 3),
     )  # fmt: skip
 
 
@@ -61,45 +34,8 @@ def scaled():
     return model
 
 
-def pictures(*layers, width):
-    pool = (nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 3))
-    return nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), *layers, *pool)
-
-
-def grouped():
-    return pictures(nn.Conv2d(8, 8, 3, groups=2), width=8)
-
-
-def depthwise():
-    return pictures(nn.Conv2d(8, 8, 3, groups=8), nn.ReLU(), nn.Conv2d(8, 6, 1), width=6)
-
-
 def transposed():
-    return pictures(nn.ConvTranspose2d(8, 4, 2, stride=2), width=4)
-
-
-def group_norm():
-    return pictures(nn.Conv2d(8, 4, 3), nn.GroupNorm(2, 4), width=4)
-
-
-def hourglass():
-    def forward(s, x):
-        down = torch.relu(s.down(x))
-        up = F.interpolate(torch.relu(s.middle(F.max_pool2d(down, 2))), scale_factor=2)
-        return s.out(torch.cat([down, up], 1)).mean((2, 3))
-
-    down, middle = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-    return Calling(forward, down=down, middle=middle, out=nn.Conv2d(8, 3, 1))
-
-
-def gated():
-    def forward(s, x):
-        h = torch.relu(s.conv(x))
-        gate = torch.sigmoid(s.up(torch.relu(s.down(h.mean((2, 3))))))
-        return s.head((h * gate[:, :, None, None]).mean((2, 3)))
-
-    conv, head = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(8, 3)
-    return Calling(forward, conv=conv, down=nn.Linear(8, 2), up=nn.Linear(2, 8), head=head)
+    return pooled(4, nn.Conv2d(3, 8, 3), nn.ReLU(), nn.ConvTranspose2d(8, 4, 2, 2), nn.ReLU())
 
 
 def recurrent():
@@ -120,14 +56,6 @@ def cross_attention():
     )  # fmt: skip
 
 
-def encoder():
-    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
-    return Calling(
-        lambda s, x: s.head(s.stack(x).mean(1)),
-        stack=nn.TransformerEncoder(layer, 2), head=nn.Linear(4, 3),
-    )  # fmt: skip
-
-
 def words():
     return Calling(
         lambda s, x: s.head(torch.relu(s.mix(s.embed(x).mean(1)))),
@@ -136,20 +64,17 @@ def words():
 
 
 def normed():
-    first = parametrizations.weight_norm(nn.Linear(8, 8))
-    return nn.Sequential(first, nn.ReLU(), nn.Linear(8, 3))
+    return nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), chain(8, 3, seed=None))
 
 
 def half_frozen():
-    model = nn.Sequential(
-        nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 10), nn.ReLU(), nn.Linear(10, 3)
-    )
+    model = chain(8, 12, 10, 3, act=nn.ReLU, seed=None)
     model[4].requires_grad_(False)
     return model
 
 
 def wide():
-    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2000))
+    return chain(8, 8, 2000, act=nn.ReLU, seed=None)
 
 
 def double():
@@ -157,48 +82,48 @@ def double():
 
 
 def squeezed():
-    layers = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    layers = chain(8, 8, 1, act=nn.ReLU, seed=None)
     return Calling(lambda s, x: s.layers(x).squeeze(-1), layers=layers)
 
 
-MODULES = {
-    tied: ROW, summed: ROW, residual: ROW, joined: ROW, scaled: ROW, grouped: IMAGE,
-    depthwise: IMAGE, transposed: IMAGE, group_norm: IMAGE, hourglass: IMAGE, gated: IMAGE,
-    recurrent: SERIES, gru: SERIES, cross_attention: SERIES, encoder: SERIES, words: WORDS,
-    normed: ROW, half_frozen: ROW, wide: ROW, double: ROW, squeezed: ROW,
-}  # fmt: skip
-NO_BUNDLE = {recurrent: "LSTM", gru: "GRU"}
-EACH = pytest.mark.parametrize("build", MODULES, ids=lambda build: build.__name__)
+OF_THE_ZOO = ("two readers", "ResNet-18", "ResNeXt", "MobileNetV3", "group norm", "U-Net",
+              "GPT, tied embedding", "nn.TransformerEncoder")  # fmt: skip
+SHAPES = {transposed: (2, 3, 8, 8), recurrent: SERIES, gru: SERIES, cross_attention: SERIES,
+          words: TOKENS} | dict.fromkeys(
+              (summed, scaled, normed, half_frozen, wide, double, squeezed), ROW)  # fmt: skip
+MODULES = {name: ARCHITECTURES[name] for name in OF_THE_ZOO}
+MODULES |= {build.__name__: Architecture(build, shape) for build, shape in SHAPES.items()}
+NO_BUNDLE = {"recurrent": "LSTM", "gru": "GRU"}
+EACH_ENGINE = ("map", "flat_vi", "sbnn-local", "bmr", "horseshoe", "sgld", "sghmc-em")
+# every module with two engines, every engine with several modules; all pairs are the contract's
+PAIRS = [(name, EACH_ENGINE[(i + j) % 7]) for i, name in enumerate(MODULES) for j in (0, 3)]
 
 
-def problem_of(build, n=24):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = build()
-    source, dtype = seeded(1), next(model.parameters()).dtype
-    if build is words:
-        x = torch.randint(11, (n, *WORDS), generator=source)
+def problem_of(name, n=24):
+    case = MODULES[name]
+    model = built(case.make)
+    if case.shape == TOKENS:
+        x = torch.randint(11, (n, *case.shape[1:]), generator=seeded(1))
     else:
-        x = torch.empty(n, *MODULES[build], dtype=dtype).normal_(generator=source)
-    if build is squeezed:
+        x = normal32(n, *case.shape[1:], seed=1).to(next(model.parameters()).dtype)
+    if name == "squeezed":
         return bs.Problem(model, bs.likelihoods.Bernoulli(), (x, torch.arange(n) % 2))
-    return bs.Problem(model, bs.likelihoods.Categorical(), (x, torch.arange(n) % 3))
+    shape = model(x).shape
+    y = torch.arange(shape[:-1].numel()).view(shape[:-1]) % min(shape[-1], 3)
+    return bs.Problem(model, bs.likelihoods.Categorical(), (x, y))
 
 
-def pruned(build, engine):
+def pruned(name, engine):
     """The problem and what is left of its posterior, four in ten prunable weights gone."""
-    problem = problem_of(build)
+    problem = problem_of(name)
     run = bs.fit(problem, engine, epochs=2, batch_size=8, seed=0)
     kept = 1 - 0.4 * problem.layout.n_sparse / problem.layout.size
     return problem, bs.prune(run.posterior, bs.rules.keep_zeros(1 - kept, score="magnitude"))
 
 
-@EACH
-@pytest.mark.parametrize(
-    "engine", ["map", "flat_vi", "sbnn-local", "bmr", "horseshoe", "sgld", "sghmc-em"]
-)
-def test_a_module_is_trained_pruned_compacted_and_read_back(build, engine, tmp_path):
-    problem, sparse = pruned(build, ENGINES[engine])
+@pytest.mark.parametrize(("name", "engine"), PAIRS)
+def test_a_module_is_trained_pruned_compacted_and_read_back(name, engine, tmp_path):
+    problem, sparse = pruned(name, ENGINES[engine])
     assert sparse.zeros > 0
     masked = sparse.to_module()
     saved = load_sparse(bs.save(sparse, tmp_path / "sparse.safetensors"), problem)
@@ -208,28 +133,28 @@ def test_a_module_is_trained_pruned_compacted_and_read_back(build, engine, tmp_p
         assert torch.equal(saved.to_module()(problem.x), expected)
         torch.testing.assert_close(small(problem.x), expected, atol=1e-5, rtol=1e-5)
     assert bs.predict(sparse, problem.x[:3], n_samples=2).probs.isfinite().all()
-    if build in NO_BUNDLE:
-        with pytest.raises(UnsupportedModelError, match=NO_BUNDLE[build]):
+    if name in NO_BUNDLE:
+        with pytest.raises(UnsupportedModelError, match=NO_BUNDLE[name]):
             bs.save(small, tmp_path / "bundle", example=problem.x[:4])
         return
     bundle = bs.load(bs.save(small, tmp_path / "bundle", example=problem.x[:4]))
     assert torch.equal(bundle(problem.x), small(problem.x))
 
 
-@EACH
-def test_message_passing_names_the_layer_it_does_not_know(build):
-    problem = problem_of(build)
-    if build is wide:
+@pytest.mark.parametrize("name", MODULES)
+def test_message_passing_names_the_layer_it_does_not_know(name):
+    problem = problem_of(name)
+    if name == "wide":
         assert bs.fit(problem, bs.TDAMP(), epochs=1, batch_size=8).posterior.mean.isfinite().all()
         return
     with pytest.raises(UnsupportedModelError, match=r"^TDAMP: "):
         bs.fit(problem, bs.TDAMP(), epochs=1)
 
 
-@pytest.mark.parametrize("build", [gru, grouped, transposed, normed], ids=lambda b: b.__name__)
-def test_what_onnx_says_is_what_the_small_network_says(build, tmp_path):
+@pytest.mark.parametrize("name", ["gru", "ResNeXt", "transposed", "normed"])
+def test_what_onnx_says_is_what_the_small_network_says(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
-    problem, sparse = pruned(build, ENGINES["sbnn-local"])
+    problem, sparse = pruned(name, ENGINES["sbnn-local"])
     small = bs.compact(sparse, problem.x[:4])
     path = bs.export_onnx(small, tmp_path / "small.onnx", problem.x[:4])
     session = runtime.InferenceSession(str(path))

@@ -101,26 +101,3 @@ def test_tables_and_regressions_are_refused(table, tmp_path):
     assert "attack needs images" in refused(2, "attack", tmp_path / "classes")
     assert "attack needs class labels" in refused(2, "attack", tmp_path / "real")
     assert not (tmp_path / "real" / "attack.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--fgsm", "a,b"), "--fgsm must be numbers with commas between"),
-        (("--fgsm", "-0.1"), "--fgsm: strengths must be >= 0"),
-        (("--pgd", "0.1,,0.2"), "--pgd must be numbers"),
-        (("--fgsm", "0.1,8"), "no strength is above 1, got '0.1,8'. Write 8 of 255 as 0.0314."),
-        (("--pgd", "2"), "--pgd: pixels run from 0 to 1"),
-        (("--shift", "blur"), "--shift must be rotation or noise"),
-        (("--shift", "noise", "--shift", "noise:0.1"), "--shift noise is given twice"),
-        (("--pgd", "0.1", "--pgd-steps", "0"), "--pgd-steps must be > 0"),
-        (("--samples", "-1"), "--samples must be >= 0"),
-        (("--examples", "0"), "--examples must be > 0"),
-    ],
-)
-def test_wrong_calls_are_refused_in_one_line(run, arguments, message):
-    assert message in refused(2, "attack", run, *arguments)
-
-
-def test_what_is_no_run_is_refused(tmp_path):
-    assert "is not a run folder" in refused(2, "attack", tmp_path)

@@ -54,28 +54,6 @@ def test_a_method_that_does_not_apply_is_named_with_the_reason(tmp_path):
     assert "Tanh" in left_out["reason"]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (("--methods", "sbn"), "Did you mean 'sbnn'"),
-        (("--zeros", "most"), "--zeros must be numbers"),
-        (("--precision", "half"), "--precision must be one of float32, bf16; got 'half'"),
-        (("--compile", "maybe"), "--compile must be one of auto, on, off; got 'maybe'"),
-        (("--n-train", "9999999"), "--n-train must be 1 to"),
-        (("--n-test", "0"), "--n-test must be 1 to"),
-        (("--set", "map.lr=1"), "--set must read METHOD.SECTION.NAME=VALUE"),
-        (("--set", "mop.engine.lr=1"), "Did you mean 'map'"),
-        (("--set", "map.engine.l=1"), "unknown key 'engine.l'"),
-        (("--methods", "map,sbnn,map"), "--methods names map twice"),
-        (("--methods", "map", "--set", "sbnn.engine.lr=1"), "--set changes sbnn, which --methods"),
-    ],
-)
-def test_comparisons_that_cannot_be_meant(tmp_path, change, words):
-    line = refused(2, "compare", *NET, *change, "--out", tmp_path / "a")
-    assert words in line
-    assert not (tmp_path / "a").exists()
-
-
 def part(folder, *arguments):
     return as_json("compare", *QUICK, "--no-figures", *arguments, "--out", folder)
 

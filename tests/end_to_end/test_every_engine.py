@@ -67,47 +67,9 @@ def test_chains_say_how_far_they_agree(engine, tmp_path):
     assert json.loads((tmp_path / "a" / "chains.json").read_text())["n_chains"] == 3
 
 
-@pytest.mark.parametrize(
-    ("flag", "value", "said"),
-    [
-        ("--draws", 0, "--draws must be at least 1, got 0"),
-        ("--cycles", -1, "--cycles must be at least 0, got -1"),
-        ("--burn-in", 1.2, "--burn-in is a fraction"),
-    ],
-)
-def test_a_chain_without_draws_is_refused(flag, value, said, tmp_path):
-    message = refused(2, "train", *NET, "--engine", "sghmc", flag, value, "--out", tmp_path / "a")
-    assert said in message
-    assert not (tmp_path / "a").exists()
-
-
 def test_a_chain_keeps_no_more_draws_than_steps(tmp_path):
     train(tmp_path / "a", "sghmc", "--draws", 500, "--burn-in", 0.5, epochs=1)
     ok("evaluate", tmp_path / "a", "--samples", 4)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("report", "x", "--points", 0), "--points"),
-        (("profile", "x", "--batch", 1), "No such option: --batch"),
-        (("prune",), "Missing argument 'RUN'"),
-        (("nothing",), "No such command 'nothing'"),
-        (("--nothing",), "No such option: --nothing"),
-        (("train", *NET, "--device", "meta", "--out", "x"), "--device must be auto, cpu"),
-    ],
-)
-def test_wrong_arguments_take_one_line(arguments, said):
-    assert said in refused(2, *arguments)
-
-
-def test_a_target_without_variation_is_refused(tmp_path):
-    rows = "\n".join(f"{i},{i % 7},1.5" for i in range(60))
-    (tmp_path / "t.csv").write_text(f"a,b,y\n{rows}\n")
-    message = refused(1, "train", "--data", f"csv:{tmp_path / 't.csv'}", "--target", "y",
-                      "--out", tmp_path / "a")  # fmt: skip
-    assert "one value only" in message
-    assert not (tmp_path / "a").exists()
 
 
 def test_a_table_gets_a_small_network_and_enough_steps(tmp_path):

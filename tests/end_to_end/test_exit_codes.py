@@ -50,6 +50,7 @@ def place(tmp_path_factory):
     return folder
 
 
+# A command line, and behind a bar words that its message must have.
 WRONG_CALLS = [
     "tran",
     "train --nonsense",
@@ -118,7 +119,6 @@ WRONG_CALLS = [
     "predict small x.npz --samples 5 --out a.csv",
     "profile nowhere",
     "report nowhere",
-    "report run --points 1",
     "data info mnits",
     "data fetch mnits",
     "scratch train --lr 0",
@@ -126,15 +126,49 @@ WRONG_CALLS = [
     "fit-table none.csv --target y",
     "fit-table good.csv --target z",
     "select good.csv --target y --fdr 2",
-    "compare {tiny} --methods nothing --out a",
     "sweep {tiny} --trials -1 --out a",
     "reproduce nothing",
+    "attack nowhere | is not a run folder",
+    "attack run --fgsm a,b | --fgsm must be numbers with commas between",
+    "attack run --fgsm -0.1 | --fgsm: strengths must be >= 0",
+    "attack run --pgd 0.1,,0.2 | --pgd must be numbers",
+    "attack run --fgsm 0.1,8 | no strength is above 1, got '0.1,8'. Write 8 of 255 as 0.0314.",
+    "attack run --pgd 2 | --pgd: pixels run from 0 to 1",
+    "attack run --shift blur | --shift must be rotation or noise",
+    "attack run --shift noise --shift noise:0.1 | --shift noise is given twice",
+    "attack run --pgd 0.1 --pgd-steps 0 | --pgd-steps must be > 0",
+    "attack run --samples -1 | --samples must be >= 0",
+    "attack run --examples 0 | --examples must be > 0",
+    "compare {tiny} --methods sbn --out a | Did you mean 'sbnn'",
+    "compare {tiny} --zeros most --out a | --zeros must be numbers",
+    "compare {tiny} --precision half --out a | --precision must be one of float32, bf16",
+    "compare {tiny} --compile maybe --out a | --compile must be one of auto, on, off; got 'maybe'",
+    "compare {tiny} --n-train 9999999 --out a | --n-train must be 1 to",
+    "compare {tiny} --n-test 0 --out a | --n-test must be 1 to",
+    "compare {tiny} --set map.lr=1 --out a | --set must read METHOD.SECTION.NAME=VALUE",
+    "compare {tiny} --set mop.engine.lr=1 --out a | Did you mean 'map'",
+    "compare {tiny} --set map.engine.l=1 --out a | unknown key 'engine.l'",
+    "compare {tiny} --methods map,sbnn,map --out a | --methods names map twice",
+    "compare {tiny} --methods map --set sbnn.engine.lr=1 --out a | --set changes sbnn, which",
+    "prune run --keep-units 0.5 --zeros 0.5 --out a | give one of --zeros",
+    "prune run --keep-units 0.5 --allow-empty-layers --out a | units leave one",
+    "prune run --target-macs 0.5 --scope layer --out a | --scope needs --zeros or --keep-units",
+    "prune | Missing argument 'RUN'",
+    "profile run --clock sun | --clock must be",
+    "profile run --batch 1 | No such option: --batch",
+    "report run --points 0 | --points",
+    "nothing | No such command 'nothing'",
+    "--nothing | No such option: --nothing",
+    "train {tiny} --device meta --out a | --device must be auto, cpu",
+    "train {tiny} --engine sghmc --draws 0 --out a | --draws must be at least 1, got 0",
+    "train {tiny} --engine sghmc --cycles -1 --out a | --cycles must be at least 0, got -1",
+    "train {tiny} --engine sghmc --burn-in 1.2 --out a | --burn-in is a fraction",
 ]
 FAILED_WORK = [
     "train {tiny} --data mnist --out a",
     "train {tiny} --data csv:ragged.csv --target y --out a",
     "train {tiny} --data csv:holes.csv --target y --out a",
-    "train {tiny} --data csv:flat.csv --target y --out a",
+    "train {tiny} --data csv:flat.csv --target y --out a | one value only",
     "train {tiny} --data csv:empty.csv --target y --out a",
     "train {tiny} --data npz:no.npz --out a",
     "train {tiny} --engine tdamp --net module:own_net.net --out a",
@@ -152,14 +186,16 @@ FAILED_WORK = [
 
 def outcome(place, monkeypatch, tmp_path, line):
     """Exit code and last line of a command whose outputs go to a folder of their own."""
+    line, _, words = line.partition(" | ")
     monkeypatch.setenv("BAYESIEVE_DATA", str(tmp_path / "no-data"))
     monkeypatch.chdir(place)
-    words = line.format(tiny=" ".join(TINY)).split()
-    result = call(
-        *(tmp_path / word if word in ("a", "a.csv", "a.onnx") else word for word in words)
-    )
+    outputs = ("a", "a.csv", "a.onnx")
+    given = line.format(tiny=" ".join(TINY)).split()
+    result = call(*(tmp_path / word if word in outputs else word for word in given))
     assert result.stdout == ""
-    return result.exit_code, result.stderr.strip().splitlines()[-1]
+    said = result.stderr.strip().splitlines()[-1]
+    assert words in said
+    return result.exit_code, said
 
 
 @pytest.mark.parametrize("line", WRONG_CALLS)

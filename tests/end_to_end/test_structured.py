@@ -10,7 +10,7 @@ from bayesieve.assess import costs
 from bayesieve.core.native import KernelUnavailableError
 from bayesieve.deliver import runtime
 from bayesieve.runs.config import RECORD
-from commands import ok, refused
+from commands import ok
 
 
 @pytest.fixture(autouse=True)
@@ -149,21 +149,3 @@ def test_onnxruntime_takes_part_where_it_is_installed(narrowed):
     onnx = next(row for row in rows if row["name"].endswith("onnxruntime"))
     assert onnx["bytes"] > 4 * onnx["parameters"]
     assert onnx["latency_ms_batch_64"] > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--keep-units", 0.5, "--zeros", 0.5), "give one of --zeros"),
-        (("--keep-units", 0.5, "--allow-empty-layers"), "units leave one"),
-        (("--target-macs", 0.5, "--scope", "layer"), "--scope needs --zeros or --keep-units"),
-    ],
-)
-def test_flags_that_do_not_go_together(trained, tmp_path, arguments, message):
-    said = refused(2, "prune", trained, *arguments, "--out", tmp_path / "x")
-    assert message in said
-
-
-def test_profile_refuses_what_it_does_not_know(tmp_path, trained):
-    assert "not a run folder" in refused(2, "profile", tmp_path)
-    assert "--clock must be" in refused(2, "profile", trained, "--clock", "sun")
