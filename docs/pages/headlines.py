@@ -67,7 +67,8 @@ HEADLINES = (
              {"pooled": "3 chains"}),
     Headline("784-128-10, 10,000 of MNIST, `TDAMP`, accuracy %", "92.77: all 128 units",
              "theory/tdamp.md",
-             {"single": Place("tdamp-mnist", "tdamp-64-of-128", "accuracy", 100),
+             {"paper": Place("tdamp-report", "report-128", "accuracy", 100),
+              "single": Place("tdamp-mnist", "tdamp-64-of-128", "accuracy", 100),
               "averaged": Place("tdamp-mnist", "tdamp-64-of-128", "draws_accuracy", 100)},
              {"single": "64 units"}),
 )  # fmt: skip

@@ -130,6 +130,7 @@ STUDIES = {
         ),
         seeds=True,
     ),
+    "tdamp-report": Study("tdamp_report", full=("--seeds", "10"), seeds=True),
     "tdamp-uci": Study(
         "tdamp_uci",
         check=Check(("--sets", "yacht", "--splits", "1"), (("yacht", "first_split_rmse"),), 0.02),
@@ -486,6 +487,12 @@ def tdamp_rows() -> Iterator[Row]:
         what = "units left" if metric == "units" else what
         yield Row(f"tdamp-table-4.1-{metric}", TDAMP, "table 4.1", f"784-128-10, {what}", metric,
                   number, "tdamp-mnist", "tdamp-64-of-128", metric, better)  # fmt: skip
+    for units, metric in product((128, 64), ("accuracy", "precision", "recall", "f1", "entropy")):
+        what = "the report's own program, ported"
+        yield Row(f"tdamp-report-{units}-{metric}", TDAMP, "table 4.1",
+                  f"784-128-10, 10,000 MNIST images, {what}, {units} units", metric,
+                  tdamp_mnist.PAPER[metric], "tdamp-report", f"report-{units}", metric, "neither",
+                  settings="paper")  # fmt: skip
     yield Row("tdamp-figures", TDAMP, "figures", "784-128-10: accuracy, scores and units by pass",
               "passes drawn", None, "tdamp-mnist", "tdamp-64-of-128", "passes",
               "neither")  # fmt: skip
