@@ -173,7 +173,7 @@ def _embedded_before(
     """The network before, for the positions of the slider up to the run; None without room."""
     if source.before is None or levels is None or network is None:
         return None
-    kept = sum(step["index"]["shape"][0] for step in network["steps"] if "index" in step)
+    kept = sum(step["value"]["shape"][1] for step in network["steps"] if "value" in step)
     room = replace(limits, model_bytes=limits.model_bytes - WEIGHT_BYTES * kept, draw_bytes=0)
     try:
         made = embed(replace(source, model=source.before, drawn=None, members=()), levels, room)

@@ -17,6 +17,7 @@ from torch import Tensor
 from bayesieve.assess.predict import drawn_modules, how_drawn, predict
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealLikelihood
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
+from bayesieve.deliver.bundle.packing import gaps_of, places_of
 from bayesieve.deliver.layers import (
     Activation,
     Conv,
@@ -29,7 +30,7 @@ from bayesieve.deliver.layers import (
     read_layers,
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
-from bayesieve.report.packing import Json, index_kind, pack, rounded, short, unpack
+from bayesieve.report.packing import Json, pack, rounded, short, unpack
 from bayesieve.report.source import DRAWN_BYTES, MOST_DRAWS, WEIGHT_BYTES, Limits, Source
 
 TOLERANCE = 1e-3  # of probabilities, or of the standard deviation of the targets
@@ -151,7 +152,7 @@ def _rows(layers: Sequence[Weighted], levels: Tensor | None) -> Json:
     return {
         "rows": n_rows,
         "columns": n_columns,
-        "index": pack(index, index_kind(max(kept.numel() - 1, 0))),
+        "gaps": pack(gaps_of(index.numpy(), kept.numel()), "u1"),
         "value": pack(whole[:, kept], "i2"),
         "scale": pack(scale, "f4"),
         "bias": pack(torch.stack([each.bias for each in layers]), "f4"),
@@ -207,7 +208,7 @@ def run_embedded(network: Json, x: Tensor, member: int = 0) -> Tensor:
     Example:
         >>> from bayesieve.report.packing import pack
         >>> layer = {"op": "linear", "rows": 1, "columns": 2,
-        ...          "index": pack(torch.tensor([1]), "u1"), "level": pack(torch.ones(1), "u1"),
+        ...          "gaps": pack(torch.tensor([1]), "u1"), "level": pack(torch.ones(1), "u1"),
         ...          "value": pack(torch.tensor([[300]]), "i2"),
         ...          "scale": pack(torch.tensor([[0.01]]), "f4"),
         ...          "bias": pack(torch.ones(1, 1), "f4")}
@@ -232,7 +233,8 @@ def _read(row: Json, member: int) -> Layer:
     op, fields = row["op"], {name: row[name] for name in _FIELDS[row["op"]]}
     if op in ("linear", "conv"):
         n_rows, n_columns = row["rows"], row["columns"]
-        index, flat = unpack(row["index"]), torch.zeros(n_rows * n_columns)
+        flat, codes = torch.zeros(n_rows * n_columns), unpack(row["gaps"]).to(torch.uint8)
+        index = torch.from_numpy(places_of(op, codes.numpy(), len(flat)))
         flat[index] = own("value").float() * own("scale")[index // n_columns]
         kernel = row.get("kernel", (n_columns,))
         fields |= {"name": "", "weight": flat.view(n_rows, *kernel), "bias": own("bias")}

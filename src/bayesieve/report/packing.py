@@ -53,16 +53,6 @@ def unpack(packed: Json) -> Tensor:
     return torch.from_numpy(whole).reshape(packed["shape"])
 
 
-def index_kind(largest: int) -> Kind:
-    """The narrowest unsigned type that holds numbers up to `largest`.
-
-    Example:
-        >>> index_kind(255), index_kind(256), index_kind(70_000)
-        ('u1', 'u2', 'u4')
-    """
-    return "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
-
-
 def rounded(values: Tensor | NDArray[Any], digits: int = 6) -> list[Any]:
     """Numbers as nested lists with so many significant digits, None where not finite.
 

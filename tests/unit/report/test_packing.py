@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bayesieve.report.packing import index_kind, pack, rounded, unpack
+from bayesieve.report.packing import pack, rounded, unpack
 
 KINDS = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i2": np.int16, "f4": np.float32}
 
@@ -35,13 +35,6 @@ def test_damaged_arrays_are_refused():
         unpack({**packed, "shape": [2, 4]})
     with pytest.raises(ValueError, match="must have a type of"):
         unpack({**packed, "type": "O"})
-
-
-@given(st.integers(0, 2**32 - 1))
-def test_the_index_type_is_wide_enough_and_no_wider(largest):
-    width = int(index_kind(largest)[1])
-    assert largest < 256**width
-    assert width == 1 or largest >= 256 ** (width // 2)
 
 
 def test_rounding_keeps_significant_digits():

@@ -8,10 +8,12 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 import torch
 
 from bayesieve.data import load_data
+from bayesieve.deliver.bundle.packing import gaps_of
 from bayesieve.report import page as pages
 from bayesieve.report.collect import collect
 from bayesieve.report.inputs import describe_inputs, familiarity
@@ -133,6 +135,12 @@ def test_numbers_as_people_read_them():
         "0.1235", "100", "1.0e−9", "−2.5", "–", "1,234,567",
         "50.0\u00a0µs", "2.00\u00a0ms",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("places", [[], [0], [1, 2, 300], [254, 255, 256, 1100]])
+def test_places_are_read_as_a_bundle_stores_them(places):
+    gaps = gaps_of(np.array(places, np.int64), 2000)
+    assert node("return Array.from(placesOf(given.gaps));", gaps=gaps.tolist()) == places
 
 
 def test_csv_quotes_what_needs_it():

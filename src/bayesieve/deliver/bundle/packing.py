@@ -60,7 +60,7 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
         return {name: tensor.clone()}, None
     how: dict[str, Any] = {"as": "gaps" if n_codes <= n_bits else "bits", "shape": [n]}
     if how["as"] == "gaps":
-        codes = _gap_codes(gaps)
+        codes = gaps_of(places, n)
     else:
         present = np.zeros(n, dtype=bool)
         present[places] = True
@@ -100,7 +100,7 @@ def unpack(name: str, tensors: Mapping[str, Tensor], how: Mapping[str, Any] | No
     if n * width > MAX_BYTES:
         raise ValueError(f"tensor {name!r} declares {n * width} bytes, more than {MAX_BYTES}")
     if how.get("as") == "gaps":
-        places = _places(name, _codes(tensors, name + GAPS), n)
+        places = places_of(name, _codes(tensors, name + GAPS), n)
     elif how.get("as") == "bits":
         places = _bit_places(name, _codes(tensors, name + BITS), n)
     else:
@@ -121,14 +121,27 @@ def unpack(name: str, tensors: Mapping[str, Tensor], how: Mapping[str, Any] | No
     return flat.reshape(shape)
 
 
-def _gap_codes(gaps: NDArray[np.int64]) -> NDArray[np.uint8]:
+def gaps_of(places: NDArray[np.int64], n: int) -> NDArray[np.uint8]:
+    """Ascending places among n elements as gaps.
+
+    Example:
+        >>> gaps_of(np.array([1, 2, 300]), 302).tolist()
+        [1, 0, 255, 42]
+    """
+    gaps = np.diff(places, prepend=-1, append=n) - 1
     ends = np.cumsum(gaps[:-1] // _SKIP + 1)  # the skips of an entry come before its code
     codes = np.full(int(ends[-1]) if len(ends) else 0, _SKIP, dtype=np.uint8)
     codes[ends - 1] = gaps[:-1] % _SKIP
     return np.concatenate([codes, np.full(gaps[-1] // _SKIP, _SKIP, dtype=np.uint8)])
 
 
-def _places(name: str, codes: NDArray[np.uint8], n: int) -> NDArray[np.int64]:
+def places_of(name: str, codes: NDArray[np.uint8], n: int) -> NDArray[np.int64]:
+    """The places among n elements that gaps say; raises ValueError if they cover another number.
+
+    Example:
+        >>> places_of("w", np.array([1, 0, 255, 42], np.uint8), 302).tolist()
+        [1, 2, 300]
+    """
     is_entry = codes != _SKIP
     ends = np.cumsum(np.where(is_entry, codes.astype(np.int64) + 1, _SKIP))
     rest = n - (int(ends[-1]) if len(ends) else 0)

@@ -6,7 +6,8 @@ function loadNetwork(json) {
   const steps = json.steps.map((step) => {
     const item = { ...step };
     if (step.op === "linear" || step.op === "conv") {
-      for (const key of ["index", "value", "scale", "bias", "level"]) item[key] = unpack(step[key]);
+      for (const key of ["value", "scale", "bias", "level"]) item[key] = unpack(step[key]);
+      item.index = placesOf(unpack(step.gaps));
     }
     if (step.op === "affine") {
       item.factor = unpack(step.factor);

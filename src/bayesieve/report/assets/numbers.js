@@ -10,6 +10,18 @@ function unpack(packed) {
   return new ARRAYS[packed.type](bytes.buffer);
 }
 
+// Places of the weights that are stored, from bytes as a bundle has them: each is the number of zeros before a weight; 255 is as many
+// zeros and no weight.
+function placesOf(gaps) {
+  const places = [];
+  let at = 0;
+  for (const gap of gaps) {
+    at += gap;
+    if (gap < 255) places.push(at++);
+  }
+  return Uint32Array.from(places);
+}
+
 function percent(fraction, digits) {
   if (fraction === null || fraction === undefined) return "–";
   const value = 100 * fraction;

@@ -36,7 +36,7 @@ function playSection(run, view) {
   view.listen(show);
   const check = el("p", { class: "check", id: "self-check" }, "Comparing with torch …");
   setTimeout(() => compareWithTorch(check, network), 60); // after the first paint
-  const kept = run.network.steps.reduce((sum, step) => sum + (step.index ? step.index.shape[0] : 0), 0);
+  const kept = run.network.steps.reduce((sum, step) => sum + (step.value ? step.value.shape[1] : 0), 0);
   const node = panel({
     title: "Try the network", wide: true,
     caption: `${count(kept)} weights, 16 bits each${network.n_draws ? `, and ${network.n_draws} draws from the posterior` : ""}, run here in plain JavaScript. Nothing leaves this page. The slider prunes this network too.`,
