@@ -18,9 +18,6 @@ _OF_REPORTS = ("error", "rmse", "nll", "ece", "brier", "coverage_90", "epistemic
 _FRACTIONS = ("error", "ece", "coverage_90", "zeros")
 
 
-# --------------------------------------------------------------------------------- of a bundle
-
-
 def bundle_card(
     title: str, config: Mapping[str, Any], metrics: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> str:
@@ -183,9 +180,6 @@ def _settings(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {one_line(v)}" for key, v in values.items() if v is not None)
 
 
-# --------------------------------------------------------------------------------- of a report
-
-
 def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
     """A header and rows of text: quality, size and speed before and after."""
     before, after = run["headline"]["before"], run["headline"]["after"]
@@ -198,7 +192,6 @@ def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
         columns.append(("averaged over draws", sampled))
     rows = [["test set", *(name for name, _ in columns)]]
     rows += _metric_rows(_OF_REPORTS, [numbers for _, numbers in columns])
-    width = len(rows[0])
     kept = [
         ["parameters kept", f"{after['weights']:,} of {before['parameters']:,}"],
         ["bytes", f"{_count(after['bytes'])} (all weights: {before['bytes']:,})"],
@@ -212,13 +205,10 @@ def headline_rows(run: Mapping[str, Any]) -> list[list[str]]:
     # what is counted once belongs to this model, wherever its column is
     place = 1 if before["quality"] is None else 2
     for name, text in kept:
-        cells = [""] * (width - 1)
+        cells = [""] * len(columns)
         cells[place - 1] = text
         rows.append([name, *cells])
     return rows
-
-
-# --------------------------------------------------------------------------------------- of both
 
 
 def _layer_table(report: Mapping[str, Any]) -> str:

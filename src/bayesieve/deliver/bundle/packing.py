@@ -53,15 +53,12 @@ def pack(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any] |
     places = tensor.numpy() if is_index else bits.nonzero().reshape(-1).numpy()
     n = int(places[-1]) + 1 if is_index else len(flat)
     has_values = not is_index and tensor.dtype != torch.bool
-    gaps = np.diff(places, prepend=-1, append=n) - 1  # zeros before each entry, and after the last
-    n_codes, n_bits = len(places) + int((gaps // _SKIP).sum()), -(-n // 8)
+    codes, n_bits = gaps_of(places, n), -(-n // 8)
     value_bytes = len(places) * tensor.element_size() if has_values else 0
-    if value_bytes + min(n_codes, n_bits) > _WORTH * dense:
+    if value_bytes + min(len(codes), n_bits) > _WORTH * dense:
         return {name: tensor.clone()}, None
-    how: dict[str, Any] = {"as": "gaps" if n_codes <= n_bits else "bits", "shape": [n]}
-    if how["as"] == "gaps":
-        codes = gaps_of(places, n)
-    else:
+    how: dict[str, Any] = {"as": "gaps" if len(codes) <= n_bits else "bits", "shape": [n]}
+    if how["as"] == "bits":
         present = np.zeros(n, dtype=bool)
         present[places] = True
         codes = np.packbits(present, bitorder="little")
