@@ -31,11 +31,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve import SBNN, Familiarity, Problem, evaluate, fit, load_data, predict
-from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior
 from bayesieve.nets import mlp
+from bayesieve.uncertainty.ranking import auroc
 from studies.harness import Run, make_row, seeded, study_parser
 
 SHOWN = ("5-9", "mnist", "fashion-mnist", "letters", "noise")

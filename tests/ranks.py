@@ -27,9 +27,9 @@ from bayesieve.environment import rank_of_process
 from bayesieve.errors import LostRankError
 from bayesieve.training.distributed import join, shared_noise
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
 from bayesieve.training.progress import Interrupted
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 from engine_table import ENGINES
 from problems import seeded
 from zoo import BY_NAME, Case, chain

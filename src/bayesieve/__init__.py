@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from bayesieve.sieve.prune import sparsity_curve as sparsity_curve
     from bayesieve.sieve.schedule import GradualPruning as GradualPruning
     from bayesieve.training.launch import fit as fit
-    from bayesieve.training.options import Validation as Validation
     from bayesieve.training.schedule import Schedule as Schedule
+    from bayesieve.training.validation import Validation as Validation
     from bayesieve.uncertainty.familiarity import Familiarity as Familiarity
 
 __version__ = "0.2.0"
@@ -57,7 +57,7 @@ _HOME = {
     "fit": "training.launch",
     "Problem": "core.problem",
     "Schedule": "training.schedule",
-    "Validation": "training.options",
+    "Validation": "training.validation",
     "Roles": "core.layout",
     "Chain": "engines.sampling",
     "predict": "assess.predict",

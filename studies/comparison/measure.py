@@ -17,7 +17,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.metrics import auroc
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.network import Network
@@ -30,6 +29,7 @@ from bayesieve.runs.config import Floats, convert
 from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.launch import fit
+from bayesieve.uncertainty.ranking import auroc
 from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
 from studies.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
 

@@ -7,13 +7,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.evaluate import Evaluation, evaluate
-from bayesieve.assess.metrics import (
-    confusion_matrix,
-    interval_coverage,
-    rank_histogram,
-    reliability_bins,
-    risk_coverage,
-)
+from bayesieve.assess.metrics import confusion_matrix, interval_coverage, reliability_bins
 from bayesieve.assess.paired import ClassLosses, groups_of, losses_of, plausible, z_of
 from bayesieve.assess.predict import ClassPrediction, RealPrediction
 from bayesieve.core.posterior import draws_of, has_spread
@@ -22,6 +16,7 @@ from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Limits, Source
 from bayesieve.uncertainty.familiarity import Familiarity
+from bayesieve.uncertainty.ranking import rank_histogram, risk_coverage
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)

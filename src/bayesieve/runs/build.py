@@ -50,8 +50,9 @@ from bayesieve.runs.config import (
 from bayesieve.runs.memory import MemoryNeed, memory_need
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.training.fit import check_moments, check_run
-from bayesieve.training.options import Pruning, Validation
+from bayesieve.training.options import Pruning
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 from bayesieve.uncertainty.familiarity import bytes_to_learn
 
 FILES = ("csv", "parquet", "npz", "images")  # what comes before the colon of a path

@@ -22,7 +22,7 @@ from bayesieve.engines.optimisers import Moments
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
 from bayesieve.training.loop import Loop
-from bayesieve.training.options import Callback, Pruning, Row, Validation
+from bayesieve.training.options import Callback, Pruning, Row
 from bayesieve.training.population import Population, Start, one_engine
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import fast_kernels, should_compile, should_run_natively
@@ -30,6 +30,7 @@ from bayesieve.training.stepper import fast_kernels, should_compile, should_run_
 if TYPE_CHECKING:
     from bayesieve.training.checkpoint import Checkpoints
     from bayesieve.training.distributed import Ranks
+    from bayesieve.training.validation import Validation
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,7 +147,7 @@ def fit(
     seed: int = 0,
     schedule: Schedule | None = None,
     pruning: Pruning | None = None,
-    validation: Validation | None = None,
+    validation: "Validation | None" = None,
     start_from: Start | None = None,
     callbacks: Sequence[Callback] = (),
     keeper: "Checkpoints | None" = None,

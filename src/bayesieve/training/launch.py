@@ -11,9 +11,10 @@ from bayesieve.training.distributed import join
 from bayesieve.training.fit import Fit as Fit
 from bayesieve.training.fit import check_kinds
 from bayesieve.training.fit import fit as fit_alone
-from bayesieve.training.options import Callback, Pruning, Validation
+from bayesieve.training.options import Callback, Pruning
 from bayesieve.training.population import Start
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 
 
 def fit(

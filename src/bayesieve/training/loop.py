@@ -26,7 +26,6 @@ from bayesieve.training.options import (
     Progress,
     Pruning,
     Row,
-    Validation,
     renewal_steps,
 )
 from bayesieve.training.population import Population, Start
@@ -44,6 +43,7 @@ from bayesieve.training.stepper import make_stepper
 if TYPE_CHECKING:
     from bayesieve.training.checkpoint import Checkpoints
     from bayesieve.training.distributed import Ranks
+    from bayesieve.training.validation import Validation
 
 
 class Loop:
@@ -66,7 +66,7 @@ class Loop:
         size: RunSize,
         schedule: Schedule,
         pruning: Pruning | None,
-        validation: Validation | None,
+        validation: "Validation | None",
         seed: int,
         keeper: "Checkpoints | None" = None,
         ranks: "Ranks | None" = None,
@@ -283,7 +283,7 @@ class Loop:
         summary = network.likelihood.summary(outputs, network.numbers(posterior.draws))
         return all(bool(value.isfinite().all()) for value in summary)
 
-    def _validate(self, validation: Validation, epoch: int) -> Row:
+    def _validate(self, validation: "Validation", epoch: int) -> Row:
         """Score held-out data; while masks still change, no epoch counts as the best."""
         record, population = self.record, self.population
         nll, error = self._scores(validation)
@@ -301,7 +301,7 @@ class Loop:
         regression = population.problem.likelihood.task == "regression"
         return {"val_nll": plain(nll), "val_rmse" if regression else "val_error": plain(error)}
 
-    def _scores(self, validation: Validation) -> tuple[list[float], list[float]]:
+    def _scores(self, validation: "Validation") -> tuple[list[float], list[float]]:
         scores: tuple[list[float], list[float]] = [], []
         if self._first:
             members = [self.population.posterior(i) for i in range(self.population.n)]

@@ -20,7 +20,7 @@ from bayesieve.sieve.prune import prune
 from bayesieve.sieve.trained import sieve_trained
 from bayesieve.sieve.unit_rules import keep_macs, keep_units, median_ms
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
+from bayesieve.training.validation import Validation
 
 SOURCE = torch.Generator().manual_seed(3)
 A, B = torch.randn(24, 3, generator=SOURCE), torch.randn(24, 2, generator=SOURCE)

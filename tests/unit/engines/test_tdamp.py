@@ -28,7 +28,7 @@ from bayesieve.engines.tdamp.damp import (
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
+from bayesieve.training.validation import Validation
 from problems import linear_model, normal, seeded
 
 F64 = torch.float64

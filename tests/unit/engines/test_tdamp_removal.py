@@ -21,7 +21,7 @@ from bayesieve.engines.tdamp.groups import (
 )
 from bayesieve.nets import mlp
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
+from bayesieve.training.validation import Validation
 from problems import normal, seeded
 
 F64 = torch.float64

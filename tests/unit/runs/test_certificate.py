@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 
 from bayesieve import runs
-from bayesieve.assess.metrics import ece, risk_coverage
+from bayesieve.assess.metrics import ece
 from bayesieve.assess.paired import (
     Bootstrap,
     auroc_interval,
@@ -23,6 +23,7 @@ from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
 from bayesieve.runs.certificate import compare_predictions, mcnemar
 from bayesieve.runs.options import Certify
 from bayesieve.uncertainty.familiarity import Familiarity
+from bayesieve.uncertainty.ranking import risk_coverage
 from commands import call, ok, refused
 from problems import normal, seeded
 

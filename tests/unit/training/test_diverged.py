@@ -11,8 +11,8 @@ from bayesieve.core.likelihoods import Gaussian, Heteroscedastic
 from bayesieve.data.examples import Examples
 from bayesieve.errors import DivergedError
 from bayesieve.estimators import SieveRegressor, fit_many
-from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 
 X = torch.linspace(-1, 1, 32)[:, None]
 GOOD, BAD = MAP(optimizer="sgd", lr=1e-3), MAP(optimizer="sgd", lr=1e30)

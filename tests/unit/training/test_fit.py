@@ -23,8 +23,8 @@ from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import DivergedError
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 from problems import normal
 from runs import (
     BATCH,

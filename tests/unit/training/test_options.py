@@ -14,9 +14,9 @@ from bayesieve.engines.map import MAP
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.fingerprint import printed
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
 from bayesieve.training.progress import Bar, Interrupted, interruptible, plain, progress_bar
 from bayesieve.training.stepper import fast_kernels
+from bayesieve.training.validation import Validation
 
 PAIR = (torch.zeros(2, 1), torch.zeros(2))
 

@@ -13,8 +13,8 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 from problems import linear_model, normal
 from runs import without_clock
 

@@ -17,8 +17,8 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Validation
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 from runs import PER_EPOCH, Spy, fit_toy, toy
 
 PRIOR = SpikeSlab(0.5, 0.1, 0.4)

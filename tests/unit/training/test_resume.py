@@ -19,9 +19,10 @@ from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 from bayesieve.sieve.scores import magnitude_score
 from bayesieve.training.checkpoint import has_checkpoint
-from bayesieve.training.options import Validation, renewal_steps
+from bayesieve.training.options import renewal_steps
 from bayesieve.training.progress import Interrupted
 from bayesieve.training.schedule import Schedule
+from bayesieve.training.validation import Validation
 from runs import (
     PER_EPOCH,
     assert_equal_runs,

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import Samples
 from bayesieve.core.problem import Problem
-from bayesieve.training.options import Validation
+from bayesieve.training.validation import Validation
 from problems import normal
 
 X = normal(5000, 3, seed=1, dtype=torch.float32)  # more than one part of 4096

@@ -10,7 +10,6 @@ from scipy import stats
 from torch import nn
 
 import bayesieve as bs
-from bayesieve.assess.metrics import auroc
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
@@ -20,6 +19,7 @@ from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DamagedFileError
 from bayesieve.uncertainty.familiarity import FILE, Familiarity, unavailable
+from bayesieve.uncertainty.ranking import auroc
 from commands import as_json, ok
 from problems import normal, seeded
 
