@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from bayesieve.assess.memory import LiveBytes
 from bayesieve.checks import check_positive
-from bayesieve.graph.costs import CONVS, ClockName, evaluating, interleaved, weight_uses
+from bayesieve.graph.costs import CONVS, ClockName, interleaved, weight_uses
+from bayesieve.graph.graph import evaluating
 
 Candidate = nn.Module | Callable[[Tensor], object]
 

@@ -5,8 +5,7 @@ milliseconds, so that a machine that slows down for a while slows all of them al
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -135,16 +134,3 @@ def _repeats(case: Case) -> int:
         case()
         quickest = min(quickest, time.perf_counter() - start)
     return max(1, min(_MOST_REPEATS, round(_BURST / max(quickest, 1e-9))))
-
-
-@contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Put modules into eval mode for a while, exported ones too, whose `eval` refuses."""
-    modes = {layer: layer.training for module in modules for layer in module.modules()}
-    try:
-        for layer in modes:
-            layer.training = False
-        yield
-    finally:
-        for layer, training in modes.items():
-            layer.training = training

@@ -5,7 +5,8 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -224,3 +225,16 @@ def refill_(module: nn.Module, fill: Callable[[str, Tensor], Tensor | None]) -> 
         new = made[id(old)]
         if new is not None:
             replace_tensor(module, name, new)
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Put modules into eval mode for a while, exported ones too, whose `eval` refuses."""
+    modes = {layer: layer.training for module in modules for layer in module.modules()}
+    try:
+        for layer in modes:
+            layer.training = False
+        yield
+    finally:
+        for layer, training in modes.items():
+            layer.training = training

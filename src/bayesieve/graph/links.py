@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from bayesieve.core.layout import Role
 from bayesieve.core.network import Network, is_hooked
@@ -48,53 +48,45 @@ def _links_in_mode(network: Network, *, training: bool) -> list[Link]:
         graph = capture("links", network.skeleton, training=training)
     except UnsupportedModelError:
         return []
-    pairs = []
+    roles, found = dict(zip(network.layout.names, network.layout.roles, strict=True)), []
     for node in reversed(graph.nodes):
-        if not _makes_units(node, graph):
+        reader = _only_reader(node, graph) if _makes_units(node, graph) else None
+        if reader is None or {str(node.target), str(reader.target)} & graph.shared:
             continue
-        reader, flat = _only_reader(node, graph)
-        if reader is not None and not {str(node.target), str(reader.target)} & graph.shared:
-            pairs.append(_link(network, graph, node, reader, flat=flat))
-    return [link for link in pairs if link is not None]
+        weight, bias, read = (f"{node.target}.weight", f"{node.target}.bias",
+                              f"{reader.target}.weight")  # fmt: skip
+        if roles.get(weight) == Role.PRUNE and read in roles:
+            n_units, n_outputs = (len(_weight(n, graph)) for n in (node, reader))
+            bias_or_none = bias if bias in roles else None
+            found.append(Link(weight, bias_or_none, read, n_units, n_outputs))
+    return found
 
 
-def _link(
-    network: Network, graph: Graph, node: fx.Node, reader: fx.Node, *, flat: bool
-) -> Link | None:
-    """The link between two layers, unless shapes or roles rule it out."""
-    producer, consumer = graph.layer(node), graph.layer(reader)
-    roles = dict(zip(network.layout.names, network.layout.roles, strict=True))
-    weight, bias, read = f"{node.target}.weight", f"{node.target}.bias", f"{reader.target}.weight"
-    if roles.get(weight) != Role.PRUNE or read not in roles:
-        return None
-    n_units = len(producer.get_parameter("weight"))
-    n_outputs, n_inputs = consumer.get_parameter("weight").shape[:2]
-    if isinstance(producer, nn.Linear):
-        fits = isinstance(consumer, nn.Linear) and n_inputs == n_units
-    elif flat:
-        fits = isinstance(consumer, nn.Linear) and n_inputs % n_units == 0
-    else:
-        fits = type(consumer) is type(producer) and n_inputs == n_units
-    return Link(weight, bias if bias in roles else None, read, n_units, n_outputs) if fits else None
-
-
-def _only_reader(node: fx.Node, graph: Graph) -> tuple[fx.Node | None, bool]:
-    """The one layer that reads a layer's output, and whether it was flattened on the way."""
-    n_positions, flat = graph.layer(node).get_parameter("weight").dim() - 2, False
+def _only_reader(maker: fx.Node, graph: Graph) -> fx.Node | None:
+    """The one layer that reads a layer's output, if each of its inputs belongs to one unit."""
+    n_units, *rest = _weight(maker, graph).shape
+    node, flat = maker, False
     while True:
         readers = graph.readers(node)
         if len(readers) != 1 or not readers[0].args or readers[0].args[0] is not node:
-            return None, flat
-        reader = readers[0]
-        if reader.op == "call_module" and is_hooked(graph.layer(reader)):
-            return None, flat
-        if flattens(reader, graph.layer(reader) if reader.op == "call_module" else None):
+            return None
+        node = readers[0]
+        layer = graph.layer(node) if node.op == "call_module" else None
+        if layer is not None and is_hooked(layer):
+            return None
+        if flattens(node, layer):
             flat = True
-        elif _makes_units(reader, graph):
-            return reader, flat
-        elif not _treats_units_separately(graph.operation(reader), 0 if flat else n_positions):
-            return None, flat
-        node = reader
+        elif _makes_units(node, graph):
+            n_inputs, by_column = _weight(node, graph).shape[1], isinstance(layer, nn.Linear)
+            if type(layer) is type(graph.layer(maker)):
+                return node if n_inputs == n_units and (by_column or not flat) else None
+            return node if flat and by_column and n_inputs % n_units == 0 else None
+        elif not _treats_units_separately(graph.operation(node), 0 if flat else len(rest) - 1):
+            return None
+
+
+def _weight(node: fx.Node, graph: Graph) -> Tensor:
+    return graph.layer(node).get_parameter("weight")
 
 
 def _makes_units(node: fx.Node, graph: Graph) -> bool:

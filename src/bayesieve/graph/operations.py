@@ -174,6 +174,11 @@ _OVER_POSITIONS: dict[str, dict[tuple[int, ...], Spellings]] = {
             (2,): (nn.ZeroPad2d, nn.ReflectionPad2d, nn.ReplicationPad2d), (3,): (nn.ZeroPad3d,)},
 }  # fmt: skip
 UNKNOWN = Operation("unknown", Kind.UNKNOWN)
+MAKING = (torch.arange, torch.full, torch.ones, torch.zeros)  # tensors of the sizes given
+OUT_OF_PLACE = {  # functions that overwrite their input, and those that do not
+    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
+    operator.itruediv: operator.truediv, torch.relu_: torch.relu, F.relu_: torch.relu,
+}  # fmt: skip
 UNCHANGING = ("identity", "dropout")  # operations that return their input in eval mode
 
 

@@ -22,7 +22,7 @@ from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.bundle import stored_bytes
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.graph.costs import evaluating
+from bayesieve.graph.graph import evaluating
 from bayesieve.report.packing import Json, pack, rounded, short
 from bayesieve.report.source import Limits, Source
 from bayesieve.report.verdicts import is_safe

@@ -28,8 +28,8 @@ from bayesieve.core.posterior import (
 )
 from bayesieve.core.priors import Normal
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.rules import keep_probable, keep_zeros
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score, second_moment_score
+from bayesieve.sieve.weight_rules import keep_probable, keep_zeros
 
 _MUCH = 0.2  # zeros of a posterior whose prior favours none
 PriorStd = float | Literal["empirical"] | Mapping[str, float] | None

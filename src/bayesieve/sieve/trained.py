@@ -23,7 +23,7 @@ from bayesieve.engines.laplace import UnitLaplace, laplace, laplace_units
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.evidence import prune_units_by_evidence
 from bayesieve.sieve.prune import prune, reestimate_batchnorm
-from bayesieve.sieve.rules import keep_zeros
+from bayesieve.sieve.weight_rules import keep_zeros
 
 Curvature = Literal["unit", "diagonal"]
 MAX_LOSS = 0.01  # nats per held-out example

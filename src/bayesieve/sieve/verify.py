@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, mapped, redrawn, tensors_of
 from bayesieve.errors import VerificationError
-from bayesieve.graph.costs import evaluating
+from bayesieve.graph.graph import evaluating
 
 TOLERANCE = 1e-5
 _LARGE = 100.0

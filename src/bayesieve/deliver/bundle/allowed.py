@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from bayesieve.graph.operations import OPERATIONS, OTHERS
+from bayesieve.graph import operations
 from bayesieve.sieve.compaction.attention import DropoutRate, HeadAttention
 from bayesieve.sieve.compaction.norms import FOLDED
 
 _LEFT_OUT = {torch.repeat_interleave, "repeat_interleave", torch.erf, "clone", "detach", "where"}
-_SPELLINGS = {*OPERATIONS, *OTHERS} - _LEFT_OUT
+_SPELLINGS = {*operations.OPERATIONS, *operations.OTHERS} - _LEFT_OUT
 
 
 def _named(prefix: str, home: Any) -> dict[str, Any]:
@@ -47,7 +47,7 @@ ARITHMETIC = frozenset(name for name in FUNCTIONS if name.startswith("operator."
     "operator.neg", "operator.getitem"
 }  # fmt: skip
 ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "device", "T", "mT"})
-MAKING = frozenset({"torch.arange", "torch.full", "torch.ones", "torch.zeros"})
+MAKING = frozenset(FUNCTION_NAMES[function] for function in operations.MAKING)
 DTYPES = {
     name: getattr(torch, name)
     for name in ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",

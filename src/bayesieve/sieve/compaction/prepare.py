@@ -6,7 +6,6 @@ input or fix sizes are replaced by equal ones that do not, and layers written by
 """
 
 import copy
-import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from torch.nn.utils import parametrize, prune
 from bayesieve.core.inputs import Input, shown
 from bayesieve.graph.capture import attention_dropout, capture, switch_dropout_
 from bayesieve.graph.graph import Graph
-from bayesieve.graph.operations import Kind, operation_of
+from bayesieve.graph.operations import MAKING, OUT_OF_PLACE, Kind, operation_of
 from bayesieve.sieve.compaction.attention import (
     DropoutRate,
     HeadAttention,
@@ -103,16 +102,6 @@ def plain_copy(module: nn.Module) -> nn.Module:
     return module
 
 
-_OUT_OF_PLACE: dict[Any, Any] = {
-    operator.iadd: operator.add,
-    operator.isub: operator.sub,
-    operator.imul: operator.mul,
-    operator.itruediv: operator.truediv,
-    torch.relu_: torch.relu,
-    F.relu_: torch.relu,
-}
-
-
 def tidy(traced: fx.GraphModule) -> None:
     """Rewrite a graph whose nodes know their shapes (meta "shape"), in place.
 
@@ -140,7 +129,7 @@ def keep_made_(traced: fx.GraphModule) -> None:
     """Turn tensors that are made of numbers alone into buffers, in place."""
     for node in list(traced.graph.nodes):
         sized = any(x.args[1:] != ("device",) for x in node.all_input_nodes)
-        if node.target not in _MADE or sized:
+        if node.target not in MAKING or sized:
             continue
         name = f"{node.name}_made"
         while hasattr(traced, name):
@@ -155,13 +144,6 @@ def keep_made_(traced: fx.GraphModule) -> None:
         for idle in (node, *(x for x in devices if len(x.users) == 1)):
             traced.graph.erase_node(idle)
     traced.recompile()
-
-
-_MADE = {
-    torch.zeros, torch.ones, torch.full, torch.arange, torch.ops.aten.zeros.default,
-    torch.ops.aten.ones.default, torch.ops.aten.full.default, torch.ops.aten.arange.default,
-    torch.ops.aten.arange.start,
-}  # fmt: skip
 
 
 def _write_elsewhere(traced: fx.GraphModule) -> None:
@@ -185,8 +167,8 @@ def _made_out_of_place(node: fx.Node, traced: fx.GraphModule) -> bool:
     if node.op == "call_method" and name.endswith("_") and not name.endswith("__"):
         plain = name.removesuffix("_")
         node.target = plain if hasattr(torch.Tensor, plain) else name
-    elif node.op == "call_function" and node.target in _OUT_OF_PLACE:
-        node.target = _OUT_OF_PLACE[node.target]
+    elif node.op == "call_function" and node.target in OUT_OF_PLACE:
+        node.target = OUT_OF_PLACE[node.target]  # type: ignore[assignment]
     elif node.op == "call_function" and node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}
     else:
