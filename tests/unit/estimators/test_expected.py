@@ -107,6 +107,14 @@ def test_a_machine_that_becomes_slower_ends_within_an_epoch_of_the_limit(clock):
     assert clock.seconds <= 32  # an epoch has two steps
 
 
+def test_populations_one_after_the_other_share_the_time(clock):
+    model = SieveRegressor(**LONG, max_seconds=30, kl=0.3, bins=0)
+    fitted = fit_many(model, *steps(60), np.split(np.arange(60), 2), at_once=1)
+    lengths = [len(one.history_) for one in fitted]
+    assert min(lengths) > 0.7 * max(lengths)
+    assert clock.seconds <= 32
+
+
 def test_a_limit_that_is_not_reached_changes_nothing(clock):
     X, y = steps(60)
     limited = SieveRegressor(**QUICK, folds=0, max_seconds=1000).fit(X, y)
