@@ -12,19 +12,14 @@ from torch.nn import functional as F
 import bayesieve as bs
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.storage import load_posterior, load_sparse
-from problems import normal, seeded
+from problems import normal32, seeded
+from zoo import built
 
 
 @dataclass
 class Split:
     x: Tensor
     y: Tensor
-
-
-def built(build):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return build()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +98,7 @@ def test_gradual_pruning_and_a_second_training(digits, model):
 
 def test_regression_learns_its_noise():
     x = torch.linspace(-1, 1, 512)[:, None]
-    y = torch.sin(3 * x[:, 0]) + 0.1 * normal(512, seed=1, dtype=torch.float32)
+    y = torch.sin(3 * x[:, 0]) + 0.1 * normal32(512, seed=1)
     model = built(lambda: nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 1)))
     problem = bs.Problem(model, bs.likelihoods.Gaussian(noise_std=1.0, learned=True), (x, y))
     engine = bs.FlatVI(prior=bs.priors.Normal(1.0), lr=0.02)

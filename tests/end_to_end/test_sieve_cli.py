@@ -11,6 +11,7 @@ from torch import nn
 from bayesieve.data import load_data
 from bayesieve.nets import mlp
 from commands import as_json, ok, refused
+from zoo import built
 
 NET, N_BIASES = "mlp:24", 34
 
@@ -133,9 +134,9 @@ def test_a_regression_is_sieved_at_the_noise_its_weights_leave(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("\n".join(["a,b,c,y", *rows]), encoding="utf-8")
     data = load_data(f"csv:{table}", target="y").train
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = fitted(mlp((3,), 1, widths=(20,)), data.x, data.y, nn.functional.mse_loss)
+    model = built(
+        lambda: fitted(mlp((3,), 1, widths=(20,)), data.x, data.y, nn.functional.mse_loss)
+    )
     path, out = tmp_path / "model.safetensors", tmp_path / "a"
     save_file(model.state_dict(), path)
     result = as_json(

@@ -21,6 +21,7 @@ from bayesieve.runs.owned import MARKER
 from commands import call, ok, refused
 from faults.injectors import RUN, flip, positions, truncate
 from faults.rows import cases
+from zoo import chain
 
 EVERY = cases(1 << 20, 4096)  # bytes between two damages
 MASKS = (0x01, 0x20, 0x80)
@@ -28,8 +29,7 @@ MASKS = (0x01, 0x20, 0x80)
 
 @pytest.fixture(scope="module")
 def network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    return chain(6, 5, 3, act=nn.ReLU)
 
 
 @pytest.fixture(scope="module")

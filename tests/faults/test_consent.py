@@ -16,7 +16,7 @@ from bayesieve.errors import DamagedFileError
 from bayesieve.nets.importing import source_file
 from bayesieve.runs.folder import NETWORK
 from bayesieve.runs.owned import MARKER
-from commands import as_json, call, ok, refused
+from commands import as_json, call, ok, refused, write_table
 
 MODULE = "payload_of_a_stranger"
 NET = f"module:{MODULE}.make"
@@ -82,8 +82,7 @@ def made(tmp_path_factory):
     """A folder with the factory, a table, and runs of it."""
     home = tmp_path_factory.mktemp("consent")
     (home / f"{MODULE}.py").write_text(SOURCE)
-    rows = [f"{i % 7},{i % 5},{i % 3 + 0.1 * i}" for i in range(40)]
-    (home / "t.csv").write_text("\n".join(["a,b,y", *rows]))
+    write_table(home / "t.csv")
     (home / "own.yaml").write_text(
         f"data: {{name: 'csv:t.csv', target: y}}\nnet: {{name: '{NET}'}}\ntraining: {{steps: 2}}\n"
     )

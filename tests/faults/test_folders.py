@@ -14,7 +14,7 @@ from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.owned import MARKER, OwnedFolder
 from bayesieve.runs.tables import SelectionFolder
 from bayesieve.training.lock import LOCK
-from commands import ok, refused
+from commands import ok, refused, write_table
 from faults.injectors import RUN, contents, flip
 from studies.comparison.compare import ComparisonFolder
 from studies.search import SearchFolder
@@ -36,10 +36,7 @@ def run(finished, tmp_path):
 
 @pytest.fixture
 def table(tmp_path):
-    rows = "".join(f"{i},{(i * 7) % 11},{i % 5}\n" for i in range(40))
-    path = tmp_path / "t.csv"
-    path.write_text("a,b,y\n" + rows)
-    return path
+    return write_table(tmp_path / "t.csv")
 
 
 def commands(target, run, table):

@@ -12,6 +12,7 @@ from torch import nn
 import bayesieve as bs
 from bayesieve.core.likelihoods import Gaussian
 from faults.rows import Tally, cases
+from zoo import chain
 
 N_PREDICTIONS, N_FITS = cases((80, 4), (2000, 50))
 ALLOWED = 4_000_000  # bytes, what an allocator may take and keep
@@ -37,8 +38,7 @@ def growth(call, n):
 
 def problem():
     x = torch.randn(256, 64, generator=torch.Generator().manual_seed(0))
-    return bs.Problem(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)), Gaussian(),
-                      (x, x[:, 0]))  # fmt: skip
+    return bs.Problem(chain(64, 64, 1, act=nn.ReLU), Gaussian(), (x, x[:, 0]))
 
 
 @needs_proc

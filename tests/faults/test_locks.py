@@ -8,16 +8,14 @@ import threading
 import time
 
 import pytest
-import torch
-from torch import nn
 
 import bayesieve as bs
-from bayesieve.core.likelihoods import Gaussian
 from bayesieve.errors import InUseError
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.training import lock as locks
 from bayesieve.training.lock import LOCK, Lock
 from commands import Forked, as_json, call, forked_command, ok, refused
+from problems import line
 from studies import search
 
 posix = pytest.mark.skipif(os.name != "posix", reason="fork and flock")
@@ -198,11 +196,6 @@ def test_the_writer_is_named_before_a_file_that_it_has_not_listed_yet(tmp_path):
     assert "not listed there" in refused(2, *TRAIN, "--out", out, "--force")
 
 
-def problem():
-    x = torch.linspace(-1, 1, 8)[:, None]
-    return bs.Problem(nn.Linear(1, 1), Gaussian(), (x, x[:, 0]))
-
-
 @posix
 def test_a_second_fit_into_one_folder_is_refused_and_changes_nothing(tmp_path, notes):
     out = tmp_path / "a"
@@ -211,11 +204,11 @@ def test_a_second_fit_into_one_folder_is_refused_and_changes_nothing(tmp_path, n
     pid = json.loads((out / LOCK).read_text())["pid"]
     try:
         with pytest.raises(InUseError, match=f"is in use: process {pid} on"):
-            bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+            bs.fit(line(), bs.MAP(), steps=2, folder=out)
         assert [path.name for path in out.iterdir()] == [LOCK]
     finally:
         process.end(signal.SIGKILL, 30)
-    bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+    bs.fit(line(), bs.MAP(), steps=2, folder=out)
     assert len(notes) == 1
     assert not (out / LOCK).exists()
 
@@ -226,7 +219,7 @@ def test_a_fit_in_another_thread_is_refused_too(tmp_path):
 
     def fit_again():
         try:
-            bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+            bs.fit(line(), bs.MAP(), steps=2, folder=out)
         except InUseError as error:
             said.append(str(error))
 
@@ -235,16 +228,16 @@ def test_a_fit_in_another_thread_is_refused_too(tmp_path):
         thread.start()
         thread.join()
 
-    bs.fit(problem(), bs.MAP(), epochs=1, folder=out, callbacks=[meanwhile])
+    bs.fit(line(), bs.MAP(), epochs=1, folder=out, callbacks=[meanwhile])
     assert f"process {os.getpid()}" in said[0]
     with pytest.raises(ValueError, match="holds checkpoints of an earlier run"):
-        bs.fit(problem(), bs.MAP(), steps=2, folder=out)
+        bs.fit(line(), bs.MAP(), steps=2, folder=out)
     assert not (out / LOCK).exists()
 
 
 def test_resuming_where_nothing_is_makes_no_folder(tmp_path):
     with pytest.raises(ValueError, match="no checkpoint in"):
-        bs.fit(problem(), bs.MAP(), steps=2, folder=tmp_path / "b", resume=True)
+        bs.fit(line(), bs.MAP(), steps=2, folder=tmp_path / "b", resume=True)
     assert not (tmp_path / "b").exists()
 
 

@@ -10,13 +10,10 @@ from bayesieve.deliver.c import export_c
 from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Affine, CompiledLayers
 from bayesieve.uncertainty.familiarity import Familiarity
 from compiled import needs_compiler, run_c
+from problems import seeded
 from reports import node
 
 BAD = (math.nan, math.inf, -math.inf)
-
-
-def seeded():
-    return torch.Generator().manual_seed(0)
 
 
 def with_faults(x):

@@ -14,7 +14,7 @@ from bayesieve.cli.main import _message
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.errors import UsageError
 from bayesieve.files import check_output, write_atomically
-from commands import call, refused
+from commands import call, refused, write_table
 from faults.injectors import RUN, Killed, contents, full_disk
 
 posix = pytest.mark.skipif(os.name != "posix", reason="devices and pipes")
@@ -23,8 +23,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="devices and pipes")
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     home = tmp_path_factory.mktemp("runs")
-    rows = "".join(f"{i},{(i * 7) % 11},{i % 5}\n" for i in range(60))
-    (home / "t.csv").write_text("a,b,y\n" + rows)
+    write_table(home / "t.csv", 60)
     runs.train(out=home / "a", **(RUN | {"data": f"csv:{home / 't.csv'}", "target": "y"}))
     save_bundle(nn.Linear(2, 1), home / "bundle", feature_names=["a", "b"])
     return home

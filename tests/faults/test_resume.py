@@ -14,7 +14,7 @@ from bayesieve.training import checkpoint
 from bayesieve.training.checkpoint import OTHER_DATA, read_checkpoint
 from bayesieve.training.fingerprint import difference, fingerprint
 from bayesieve.training.launch import fit
-from commands import call, ok, refused
+from commands import call, ok, refused, write_table
 from faults.injectors import Killed, flip, positions, truncate
 from faults.rows import cases
 from runs import toy
@@ -124,9 +124,7 @@ def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(
 
 @pytest.fixture
 def table(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("a,b,y\n" + "".join(f"{i},{(i * 7) % 11},{i % 5}\n" for i in range(64)))
-    return path
+    return write_table(tmp_path / "t.csv", 64, row=lambda i: (i, (i * 7) % 11, i % 5))
 
 
 def test_a_csv_that_was_rewritten_is_refused_in_words(tmp_path, table):

@@ -6,6 +6,7 @@ The long form makes five times as many calls.
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 
 import numpy as np
@@ -15,13 +16,14 @@ from torch import nn
 
 import bayesieve as bs
 from bayesieve.core.likelihoods import Categorical, Gaussian
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Samples, SparseModel
+from bayesieve.core.posterior import Samples, SparseModel
 from bayesieve.deliver.bundle import read_bundle, save_bundle
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.deliver.serving import predict_bundle
 from bayesieve.sieve.compact import compact
 from faults.rows import Tally, cases
+from problems import posterior_around, seeded
+from zoo import built, chain
 
 N_THREADS = 4
 N_CALLS = cases(60, 500)
@@ -37,27 +39,8 @@ def _many_switches():
     sys.setswitchinterval(before)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def inputs():
     return torch.randn(N_THREADS, 6, N_FEATURES, generator=seeded(1)).unbind()
-
-
-def posterior_of(net, likelihood):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        for layer in net.modules():
-            if hasattr(layer, "reset_parameters"):
-                layer.reset_parameters()
-    network = Network.of(net, likelihood)
-    mean = network.weights_of(net)
-    return Factorised(network, mean, torch.full_like(mean, 0.1), buffers=network.buffers())
-
-
-def small_net():
-    return nn.Sequential(nn.Linear(N_FEATURES, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
 def assert_same_in_threads(call, parts, n_calls=N_CALLS, beside=()):
@@ -84,10 +67,13 @@ def assert_same_in_threads(call, parts, n_calls=N_CALLS, beside=()):
     return results
 
 
+def small_net():
+    return chain(N_FEATURES, 8, 3, act=nn.ReLU)
+
+
 def batch_norm_net():
-    return nn.Sequential(
-        nn.Linear(N_FEATURES, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 3)
-    )
+    norm = partial(chain, N_FEATURES, 8, 3, norm=nn.BatchNorm1d)
+    return norm(act=lambda: nn.Sequential(nn.Dropout(0.5), nn.ReLU()))
 
 
 class Attention(nn.Module):
@@ -113,15 +99,15 @@ class Tied(nn.Module):
 
 @pytest.mark.parametrize("make", [small_net, batch_norm_net, Attention, Tied])
 def test_sampled_predictions_of_a_posterior(make):
-    posterior = posterior_of(make(), Categorical())
+    posterior = posterior_around(built(make), Categorical(), 0.1)
     assert_same_in_threads(lambda x: bs.predict(posterior, x, n_samples=8).probs, inputs())
     assert torch.backends.mha.get_fastpath_enabled()
     assert all(p.is_meta for p in posterior.network.skeleton.parameters())
 
 
 def test_draws_with_statistics_of_their_own():
-    net = batch_norm_net()
-    posterior = posterior_of(net, Categorical())
+    net = built(batch_norm_net)
+    posterior = posterior_around(net, Categorical(), 0.1)
     draws = posterior.draw(5, seeded())
     means = torch.randn(5, 8, generator=seeded(2))
     samples = Samples(
@@ -131,7 +117,7 @@ def test_draws_with_statistics_of_their_own():
 
 
 def test_predictions_of_a_sparse_model():
-    posterior = posterior_of(small_net(), Gaussian())
+    posterior = posterior_around(built(small_net), Gaussian(), 0.1)
     keep = torch.rand(posterior.layout.size, generator=seeded()) < 0.5
     sparse = SparseModel(posterior.masked(keep), keep)
     assert_same_in_threads(lambda x: bs.predict(sparse, x, n_samples=8).mean, inputs())
@@ -155,7 +141,7 @@ def test_predictions_of_an_estimator(fitted, name, method):
 
 @pytest.mark.parametrize("n_samples", [0, 4])
 def test_predictions_of_a_loaded_bundle(tmp_path, n_samples):
-    posterior = posterior_of(small_net(), Categorical())
+    posterior = posterior_around(built(small_net), Categorical(), 0.1)
     keep = torch.ones(posterior.layout.size, dtype=torch.bool)
     module = compact(posterior.to_module(), torch.zeros(1, N_FEATURES))
     sparse = SparseModel(posterior, keep)
@@ -170,15 +156,15 @@ def test_predictions_of_a_loaded_bundle(tmp_path, n_samples):
 
 
 def test_the_runtime():
-    module = posterior_of(small_net(), Categorical()).to_module()
+    module = posterior_around(built(small_net), Categorical(), 0.1).to_module()
     runtime = as_runtime(module, torch.cat(inputs()))
     assert_same_in_threads(runtime, inputs())
 
 
 def test_a_fit_and_a_trace_beside_predictions():
     """A fit, compaction and predictions, all of one module with BatchNorm and dropout."""
-    net = batch_norm_net()
-    posterior = posterior_of(net, Categorical())
+    net = built(batch_norm_net)
+    posterior = posterior_around(net, Categorical(), 0.1)
     x = torch.randn(40, N_FEATURES, generator=seeded())
     problem = bs.Problem(net, Categorical(), (x, (x[:, 0] > 0).long()))
 
@@ -202,7 +188,7 @@ def test_a_fit_and_a_trace_beside_predictions():
 
 
 def test_copies_made_for_threads_are_not_stored():
-    posterior = posterior_of(small_net(), Categorical())
+    posterior = posterior_around(built(small_net), Categorical(), 0.1)
     x = inputs()[0]
     before = len(pickle.dumps(posterior.network))
     expected = bs.predict(posterior, x, n_samples=4).probs

@@ -5,7 +5,7 @@ import shutil
 from contextlib import chdir
 from dataclasses import dataclass
 
-from commands import call, ok
+from commands import call, ok, write_table
 from faults.injectors import contents
 from faults.moments import stopped_at
 
@@ -65,8 +65,7 @@ class Work:
     def __init__(self, home):
         self.home, self._made, self._moments = home, {}, {}
         home.mkdir()
-        rows = "".join(f"{i},{(i * 7) % 11},{i % 5 + 0.25 * i}\n" for i in range(40))
-        (home / "t.csv").write_text("a,b,y\n" + rows)
+        write_table(home / "t.csv")
         (home / "notes.txt").write_text("mine")
         with chdir(home):
             ok(*TRAIN, "--out", "a")

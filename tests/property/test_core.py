@@ -26,6 +26,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.sbnn import proximal_step
 from oracles import spike_slab_kl
 from problems import normal, seeded
+from zoo import built
 
 F64 = torch.float64
 
@@ -132,9 +133,9 @@ def architectures(draw):
             layers.append(nn.Linear(width, new, bias=kind != "no_bias"))
             layers[-1].requires_grad_(kind != "frozen")
             width = new
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(draw(st.integers(0, 100)))
-        return nn.Sequential(*layers, nn.Linear(width, 1)).double()
+    return built(
+        lambda: nn.Sequential(*layers, nn.Linear(width, 1)).double(), draw(st.integers(0, 100))
+    )
 
 
 @given(architectures())

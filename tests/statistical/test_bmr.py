@@ -15,6 +15,7 @@ from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.sieve.evidence import prune_by_evidence, weight_evidence
 from problems import conjugate, known_support, renew, run, seeded
+from zoo import chain
 
 pytestmark = pytest.mark.slow
 K = 24
@@ -86,9 +87,7 @@ def blobs(n):
 @pytest.mark.parametrize("rule", ["hierarchical", "savage-dickey"])
 def test_pruning_grows_and_accuracy_stays(rule):
     x, y = blobs(3000)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(30, 40), nn.SiLU(), nn.Linear(40, 10))
+    model = chain(30, 40, 10, act=nn.SiLU)
     problem = Problem(model, Categorical(), (x[:2000], y[:2000]))
     reduction = Reduction(rule, steps_per_epoch=100, end=1.0)
     engine = BMR(reduction=reduction, lr=1e-2, start="he")

@@ -10,7 +10,6 @@ import math
 import pytest
 import torch
 from scipy.linalg import solve_discrete_lyapunov
-from torch import nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
@@ -19,6 +18,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from problems import conjugate, known_support, logistic, normal, run, seeded
+from zoo import chain
 
 pytestmark = pytest.mark.slow
 K = 512
@@ -136,9 +136,7 @@ class SmallNetwork:
 
     @property
     def problem(self):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(1, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+        model = chain(1, 3, 1, dtype=torch.float64)
         return Problem(model, Gaussian(1.0), (self.x[:, None], self.y[:, None]))
 
     def values(self, w, x):

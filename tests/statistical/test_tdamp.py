@@ -9,7 +9,7 @@ from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.nets import mlp
-from problems import linear_model, normal, seeded
+from problems import linear_model, normal, normal32, seeded
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +38,9 @@ def test_standardised_errors_have_unit_variance():
 
 
 def test_useless_inputs_of_a_relu_network_are_found():
-    x = normal(2000, 30, seed=1, dtype=torch.float32)
+    x = normal32(2000, 30, seed=1)
     signal = x[:, 0].relu() - x[:, 1].relu() + (x[:, 2] - x[:, 3]).relu() - 0.5
-    y = (signal + 0.1 * normal(2000, seed=2, dtype=torch.float32))[:, None]
+    y = (signal + 0.1 * normal32(2000, seed=2))[:, None]
     problem = Problem(mlp((30,), 1, widths=(40,)), Gaussian(0.3), (x, y))
     engine = TDAMP(prior=GroupSparse("inputs"), keep=4 / 30, prune_passes=(3, 10), power=1.0)
     state = engine.init(problem, seeded(0))

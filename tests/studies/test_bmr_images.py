@@ -21,7 +21,7 @@ from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from pages.studies import reduction_table
-from problems import few_images, normal
+from problems import few_images, normal32
 from studies import bmr_images
 from studies.bmr_images import (
     DATA,
@@ -135,7 +135,7 @@ def test_weights_are_described_layer_by_layer(record):
 
 
 def test_pictures_survive_packing():
-    weight = normal(3, 2, 4, 4, seed=0, dtype=torch.float32)
+    weight = normal32(3, 2, 4, 4, seed=0)
     pictures = unpack(pack(weight.flatten(1), 2))
     assert pictures.shape == (3, 4, 8)
     step = float(weight.abs().max()) / 127

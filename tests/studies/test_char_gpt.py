@@ -15,6 +15,7 @@ from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.unit_rules import keep_units
 from studies import char_gpt
+from zoo import built
 
 
 @pytest.fixture
@@ -64,9 +65,7 @@ def test_a_network_sees_no_later_symbol():
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_and_the_compacted_network_write_the_same_text(tmp_path):
     pytest.importorskip("onnxruntime")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = gpt(7, 8, n_blocks=2, width=16, n_heads=4).eval()
+    net = built(lambda: gpt(7, 8, n_blocks=2, width=16, n_heads=4).eval())
     beginning = torch.arange(8)[None] % 7
     heads = {f"blocks.{i}.attention.query": 2 for i in range(2)}
     sparse = prune(as_point(net, Categorical()), keep_units(heads, example=beginning))

@@ -8,7 +8,7 @@ import torch
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.data.examples import DataSet, Examples
 from pages.studies import vgg_table
-from problems import normal, seeded
+from problems import normal32, seeded
 from records import record_of
 from studies import sbnn_vgg
 from studies.record import make_row, write
@@ -19,9 +19,9 @@ STAGES = ((4, 4), (8,))
 
 
 def examples(n, seed):
-    colours = normal(10, 3, 1, 1, seed=0, dtype=torch.float32)  # shifting and mirroring keep them
+    colours = normal32(10, 3, 1, 1, seed=0)  # shifting and mirroring keep them
     y = torch.randint(10, (n,), generator=seeded(seed))
-    return Examples(colours[y] + 0.3 * normal(n, 3, 8, 8, seed=seed, dtype=torch.float32), y)
+    return Examples(colours[y] + 0.3 * normal32(n, 3, 8, 8, seed=seed), y)
 
 
 def images(n=240):

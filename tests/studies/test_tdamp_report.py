@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from bayesieve.data.examples import DataSet, Examples
-from problems import normal, seeded
+from problems import normal, normal32, seeded
 from studies import tdamp_report
 
 CLASSES = tuple(str(digit) for digit in range(10))
-IMAGES = Examples(normal(200, 1, 28, 28, seed=2, dtype=torch.float32), torch.arange(200) % 10)
+IMAGES = Examples(normal32(200, 1, 28, 28, seed=2), torch.arange(200) % 10)
 DATA = DataSet("mnist", IMAGES, IMAGES, "classification", CLASSES)
 
 
 def test_adam_takes_the_sign_of_a_gradient_that_is_new_to_it():
-    grad = normal(50, seed=0, dtype=torch.float32)
+    grad = normal32(50, seed=0)
     for call in (1, 7, 400):
         weight = torch.zeros(50, requires_grad=True)
         adam = torch.optim.Adam([weight], lr=0.01, betas=(0.9, 0.999), eps=1e-12)

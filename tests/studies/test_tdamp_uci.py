@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bayesieve.data.examples import DataSet, Examples
-from problems import normal
+from problems import normal32
 from studies import tdamp_uci
 
 STD = 3.0
@@ -15,8 +15,8 @@ STD = 3.0
 
 def simulated(name, split=0):
     """y = 3 (x₁ + noise of std 0.3) + 10, standardised with known numbers."""
-    x = normal(150, 3, seed=split, dtype=torch.float32)
-    y = (x[:, 0] + 0.3 * normal(150, seed=split + 50, dtype=torch.float32)) / 1.044
+    x = normal32(150, 3, seed=split)
+    y = (x[:, 0] + 0.3 * normal32(150, seed=split + 50)) / 1.044
     mean, std = torch.tensor(10.0), torch.tensor(STD)
     pieces = (Examples(x[i], y[i], mean, std) for i in (slice(120), slice(120, None)))
     return DataSet(name, *pieces, "regression", n_splits=2)

@@ -13,6 +13,7 @@ from bayesieve.deliver.huggingface import narrowed
 from bayesieve.errors import DamagedFileError
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.unit_rules import keep_units
+from zoo import built
 
 transformers = pytest.importorskip("transformers")
 SIZES = {
@@ -49,9 +50,7 @@ def inputs(name):
 
 def half(name):
     """A model of which half the units are zeros, and the narrowed one."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = MODELS[name](transformers).eval()
+    model = built(lambda: MODELS[name](transformers).eval())
     x = inputs(name)
     sparse = prune(as_point(model, Categorical()), keep_units(0.5, example=x))
     return sparse.to_module(), narrowed(sparse, x), x

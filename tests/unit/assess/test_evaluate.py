@@ -19,11 +19,12 @@ from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
 from bayesieve.sieve.prune import prune, sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
-from problems import normal, seeded
+from problems import normal32, seeded
+from zoo import chain
 
-X = normal(40, 3, seed=1, dtype=torch.float32)
+X = normal32(40, 3, seed=1)
 LABELS = torch.randint(4, (40,), generator=seeded(2))
-REALS = normal(40, 2, seed=3, dtype=torch.float32)
+REALS = normal32(40, 2, seed=3)
 
 
 @dataclass
@@ -33,12 +34,10 @@ class Split:
 
 
 def posterior_of(likelihood=None, n_outputs=4):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, n_outputs))
+    model = chain(3, 6, n_outputs, act=nn.ReLU)
     network = Network.of(model, likelihood or Categorical())
     d = network.layout.size
-    return Factorised(network, normal(d, seed=4, dtype=torch.float32), torch.full((d,), 0.2))
+    return Factorised(network, normal32(d, seed=4), torch.full((d,), 0.2))
 
 
 @pytest.mark.parametrize("n_samples", [0, 5])

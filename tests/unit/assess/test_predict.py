@@ -13,24 +13,22 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.network import Network, materialise
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.engines.map import MAP
-from problems import normal, seeded
+from problems import normal32, seeded
 from runs import fit_toy, toy, with_batch_norm
-from zoo import BY_NAME
+from zoo import BY_NAME, chain
 
-X = normal(7, 3, seed=1, dtype=torch.float32)
+X = normal32(7, 3, seed=1)
 
 
 def network_of(likelihood, n_outputs):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, n_outputs))
+    model = chain(3, 5, n_outputs)
     return Network.of(model, likelihood)
 
 
 def factorised(likelihood=None, n_outputs=4, std=0.3):
     network = network_of(likelihood or Categorical(), n_outputs)
     d = network.layout.size
-    mean = normal(d, seed=2, dtype=torch.float32)
+    mean = normal32(d, seed=2)
     stds = torch.full((d,), std)
     stds[network.layout.n_bayesian :] = 0
     return Factorised(network, mean, stds)

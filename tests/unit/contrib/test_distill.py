@@ -7,12 +7,12 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Samples
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from problems import normal
+from problems import normal32
 from runs import fit_toy, mlp, toy, with_batch_norm
 
 
 def teachers_of(problem, n=2):
-    draws = normal(n, problem.layout.size, seed=5, dtype=torch.float32)
+    draws = normal32(n, problem.layout.size, seed=5)
     buffers = problem.network.buffers()
     return [Samples(problem.network, row[None], buffers=buffers) for row in draws]
 

@@ -48,7 +48,7 @@ from bayesieve.nets import mlp
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.stepper import should_run_natively
-from problems import no_data, normal, run, seeded
+from problems import no_data, normal, normal32, run, seeded
 
 PRIOR = SpikeSlab(slab_std=(0.5, 1.0, 0.2), spike_std=(0.05, 0.1, 0.02), slab_prob=0.3)
 ENGINES = {
@@ -441,10 +441,10 @@ def test_a_move_of_chains_in_c_is_the_move_in_python(name, masks, real, monkeypa
     for in_c in (False, True):
         torch.manual_seed(0)  # of a network with point parameters, more than a chunk of weights
         layers = nn.Linear(5, 301), nn.LayerNorm(301), nn.Tanh(), nn.Linear(301, 3)
-        x, y = normal(40, 5, seed=1, dtype=torch.float32), torch.arange(40) % 3
+        x, y = normal32(40, 5, seed=1), torch.arange(40) % 3
         likelihood = Gaussian(0.7, learned=True) if real else Categorical()
         if real:
-            y = normal(40, 3, seed=2, dtype=torch.float32)
+            y = normal32(40, 3, seed=2)
         problem = Problem(nn.Sequential(*layers), likelihood, (x, y))
         problem.execution.native, problem.execution.compiled = in_c, True  # noise by counter
         monkeypatch.setattr(problem, "kernel", lambda function: function)
@@ -499,7 +499,7 @@ def test_gradients_where_autograd_left_them_give_the_step_of_a_copy(engine, k):
     states = []
     for clip in (None, 1e9):  # a bound on the norm, which is never reached, needs a copy
         torch.manual_seed(0)
-        x = normal(40, 5, seed=1, dtype=torch.float32)
+        x = normal32(40, 5, seed=1)
         problem = Problem(WithUnusedLayer(), Categorical(), (x, torch.arange(40) % 3))
         problem.execution.native, problem.execution.clip_norm = True, clip
         state = engine.init(problem, Generator().manual_seed(0), k)

@@ -17,30 +17,31 @@ from bayesieve.core.workspace import (
     statistics_names,
 )
 from bayesieve.sieve.prune import reestimate_batchnorm
-from problems import normal, seeded
+from problems import normal32, seeded
+from zoo import built
 
 NAMES = ("1.running_mean", "1.running_var")
 
 
 def network_of():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        layers = (nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
+    layers = built(
+        lambda: (nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Dropout(0.5), nn.Linear(4, 2))
+    )
     return Network.of(nn.Sequential(*layers), Categorical())
 
 
 def samples(n=5):
     network = network_of()
-    draws = normal(n, network.layout.size, seed=1, dtype=torch.float32)
+    draws = normal32(n, network.layout.size, seed=1)
     statistics = {
-        NAMES[0]: normal(n, 4, seed=2, dtype=torch.float32),
-        NAMES[1]: normal(n, 4, seed=3, dtype=torch.float32).exp(),
+        NAMES[0]: normal32(n, 4, seed=2),
+        NAMES[1]: normal32(n, 4, seed=3).exp(),
     }
     shared = network.buffers() | {name: value.mean(0) for name, value in statistics.items()}
     return Samples(network, draws, None, shared, statistics)
 
 
-X = normal(40, 3, seed=4, dtype=torch.float32)
+X = normal32(40, 3, seed=4)
 
 
 def by_hand(posterior, x):

@@ -18,6 +18,7 @@ from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.training.launch import fit
 from bayesieve.uncertainty.calibration import fit_temperature
 from problems import normal, seeded
+from zoo import built
 
 
 class Tagger(nn.Module):
@@ -45,9 +46,7 @@ def tagged(first=False, ignore=-100):
 
 
 def questions():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Linear(4, 3)
+    model = built(lambda: nn.Linear(4, 3))
     x = normal(12, 4, seed=0).float()
     y = (x[:, :3] > 0).float()
     y[0, 0] = -1

@@ -12,6 +12,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import plain_layers
 from oracles import log_likelihood
 from problems import normal
+from zoo import built
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=5))
@@ -62,9 +63,7 @@ LIKELIHOODS = {
 
 def problem_of(name, layers, *, rows=None, weight=None, index=slice(None)):
     likelihood, n_outputs = LIKELIHOODS[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = layers(n_outputs).double()
+    model = built(lambda: layers(n_outputs).double())
     x = normal(9, 3, seed=1)
     if name == "classes":
         y = torch.arange(9) % 4

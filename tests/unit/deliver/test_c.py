@@ -16,7 +16,7 @@ from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import PiecewiseLinear, lenet5, lenet5_caffe, mlp
 from bayesieve.uncertainty.familiarity import Familiarity
 from compiled import COMPILER, FLAGS, needs_compiler, run_c
-from problems import seeded
+from problems import normal32, seeded
 
 
 class Select(nn.Module):
@@ -55,8 +55,8 @@ class Compacted(nn.Module):
         self.fc = nn.Linear(4, 2)
         self.register_buffer("conv_inputs", torch.tensor([0, 2]))
         self.register_buffer("fc_inputs", torch.tensor([0, 1, 5, 11]))
-        self.conv_shift = nn.Parameter(normal(3, 1, 1))
-        self.pool_shift = nn.Parameter(normal(3, 1, 1, seed=1))
+        self.conv_shift = nn.Parameter(normal32(3, 1, 1))
+        self.pool_shift = nn.Parameter(normal32(3, 1, 1, seed=1))
 
     def forward(self, x):
         x = torch.add(self.conv(torch.index_select(x, 1, self.conv_inputs)), self.conv_shift)
@@ -90,10 +90,6 @@ def macro(path, name):
     return int(actual[1])
 
 
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
 def conv_zoo():
     return nn.Sequential(
         nn.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)),
@@ -125,7 +121,7 @@ CASES = {
     "channels": (lambda: nn.Sequential(Select(2, 0), nn.Conv2d(2, 3, 2)), (3, 4, 4)),
     "compacted": (Compacted, (3, 5, 5)),
     "binned": (
-        lambda: nn.Sequential(PiecewiseLinear.of(normal(60, 3), 5).layers(), nn.Linear(18, 2)),
+        lambda: nn.Sequential(PiecewiseLinear.of(normal32(60, 3), 5).layers(), nn.Linear(18, 2)),
         (3,),
     ),
     "one_layer": (lambda: nn.Linear(3, 2, bias=False), (3,)),
@@ -139,7 +135,7 @@ CASES = {
 def test_c_equals_torch(name, keep, tmp_path):
     build, shape = CASES[name]
     torch.manual_seed(1)
-    x = normal(5, *shape)
+    x = normal32(5, *shape)
     module = settled(sparse(build(), keep), x)
     path = export_c(module, tmp_path / f"{name}.h", x)
     expected = module(x).detach().flatten(1)
@@ -152,7 +148,7 @@ def test_c_equals_torch(name, keep, tmp_path):
 @needs_compiler
 @pytest.mark.parametrize("shape", [(3,), (40,), (1, 8, 8), (2, 9, 12)])
 def test_familiarity_in_c_equals_torch(shape, tmp_path):
-    x = normal(200, *shape).cumsum(-1)
+    x = normal32(200, *shape).cumsum(-1)
     known = Familiarity.of(x[:150])
     module = nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 2))
     path = export_c(module, tmp_path / "net.h", x, familiarity=known)
@@ -194,7 +190,7 @@ def test_raw_pixels_are_prepared_by_the_header(shape, tmp_path):
 def test_int8_equals_its_stated_error(name, keep, tmp_path):
     build, shape = CASES[name]
     torch.manual_seed(1)
-    x = normal(50, *shape)
+    x = normal32(50, *shape)
     module = settled(sparse(build(), keep), x)
     path = export_c(module, tmp_path / "small.h", x, int8=True)
     text = path.read_text()
@@ -210,7 +206,7 @@ def test_int8_equals_its_stated_error(name, keep, tmp_path):
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 def test_uneven_margins_lie_where_torch_puts_them(tmp_path):
     torch.manual_seed(0)
-    module, x = nn.Conv2d(1, 2, (4, 2), padding="same"), normal(3, 1, 5, 6)
+    module, x = nn.Conv2d(1, 2, (4, 2), padding="same"), normal32(3, 1, 5, 6)
     path = export_c(module, tmp_path / "net.h", x)
     torch.testing.assert_close(run_c(path, x), module(x).detach().flatten(1))
 
@@ -219,7 +215,7 @@ def test_uneven_margins_lie_where_torch_puts_them(tmp_path):
 def test_a_layer_of_zeros_compiles(tmp_path):
     module = nn.Sequential(nn.Linear(40, 3), nn.ReLU(), nn.Linear(3, 2))
     nn.init.zeros_(module[0].weight)
-    x = normal(4, 40)
+    x = normal32(4, 40)
     path = export_c(module, tmp_path / "none.h", x)
     torch.testing.assert_close(run_c(path, x), module(x).detach())
     assert macro(path, "MACS") == 6
@@ -227,7 +223,7 @@ def test_a_layer_of_zeros_compiles(tmp_path):
 
 @needs_compiler
 def test_header_may_be_included_twice_and_alone(tmp_path):
-    export_c(nn.Linear(3, 2), tmp_path / "net.h", normal(2, 3))
+    export_c(nn.Linear(3, 2), tmp_path / "net.h", normal32(2, 3))
     (tmp_path / "a.c").write_text('#include "net.h"\n#include "net.h"\nint a(void) {return 0;}\n')
     (tmp_path / "b.c").write_text('#include "net.h"\nint main(void) {return 0;}\n')
     files = [str(tmp_path / "a.c"), str(tmp_path / "b.c")]
@@ -237,22 +233,22 @@ def test_header_may_be_included_twice_and_alone(tmp_path):
 
 def test_sizes_are_exact_and_sparse_is_chosen_when_smaller(tmp_path):
     layer = nn.Linear(100, 10)
-    dense = export_c(layer, tmp_path / "dense.h", normal(2, 100))
+    dense = export_c(layer, tmp_path / "dense.h", normal32(2, 100))
     assert macro(dense, "MACS") == 1000
     assert macro(dense, "WEIGHT_BYTES") == 4000 + 40
     assert "dense_0_index" not in dense.read_text()
     with torch.no_grad():
         layer.weight.fill_(0.5)[:, 7:] = 0
-    path = export_c(layer, tmp_path / "few.h", normal(2, 100))
+    path = export_c(layer, tmp_path / "few.h", normal32(2, 100))
     assert macro(path, "MACS") == 70
     assert macro(path, "WEIGHT_BYTES") == 70 * (4 + 1) + 11 + 40  # value, index; starts; biases
-    small = export_c(layer, tmp_path / "few8.h", normal(2, 100), int8=True)
+    small = export_c(layer, tmp_path / "few8.h", normal32(2, 100), int8=True)
     assert macro(small, "WEIGHT_BYTES") == 70 * (1 + 1) + 11 + 40 + 40  # and scales
 
 
 def test_stack_bytes_are_the_two_buffers(tmp_path):
     module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1))
-    path = export_c(module, tmp_path / "net.h", normal(2, 3))
+    path = export_c(module, tmp_path / "net.h", normal32(2, 3))
     assert macro(path, "STACK_BYTES") == 4 * (8 + 8)
     assert macro(path, "MACS") == 24 + 40 + 5
 
@@ -261,7 +257,7 @@ def test_stack_bytes_are_the_two_buffers(tmp_path):
 def test_a_traced_module_gives_the_same_header(tmp_path):
     torch.manual_seed(0)
     module = CASES["lenet5_caffe"][0]()
-    x = normal(2, 1, 16, 16)
+    x = normal32(2, 1, 16, 16)
     one = export_c(module, tmp_path / "net.h", x).read_text()
     assert export_c(fx.symbolic_trace(module), tmp_path / "net.h", x).read_text() == one
     assert [p.name for p in tmp_path.iterdir()] == ["net.h"]
@@ -270,7 +266,7 @@ def test_a_traced_module_gives_the_same_header(tmp_path):
 def test_the_module_is_left_as_it_was(tmp_path):
     module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double().train()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    export_c(module, tmp_path / "net.h", normal(4, 3).double())
+    export_c(module, tmp_path / "net.h", normal32(4, 3).double())
     assert module.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
@@ -283,7 +279,7 @@ def test_unsupported_layers_are_named(tmp_path):
         UnsupportedModelError,
         match=r"^export_c: layer '2.norm' \(LayerNorm\) is not supported; supported: Linear, ",
     ):
-        export_c(module, tmp_path / "net.h", normal(2, 3))
+        export_c(module, tmp_path / "net.h", normal32(2, 3))
     assert not list(tmp_path.iterdir())
 
 
@@ -341,19 +337,19 @@ class AlwaysDropping(nn.Module):
 )
 def test_what_is_not_supported(module, shape, message, tmp_path):
     with pytest.raises(UnsupportedModelError, match=message):
-        export_c(module, tmp_path / "net.h", normal(2, *shape))
+        export_c(module, tmp_path / "net.h", normal32(2, *shape))
 
 
 def test_a_wrong_translation_is_refused(tmp_path):
     module = nn.Sequential(nn.Linear(3, 2))
     module[0].register_forward_hook(lambda module, args, output: 2 * output)  # fx does not see it
     with pytest.raises(VerificationError, match="differs from torch"):
-        export_c(module, tmp_path / "net.h", normal(2, 3))
+        export_c(module, tmp_path / "net.h", normal32(2, 3))
     assert not list(tmp_path.iterdir())
 
 
 def test_arguments_are_checked(tmp_path):
-    layer, x = nn.Linear(3, 2), normal(2, 3)
+    layer, x = nn.Linear(3, 2), normal32(2, 3)
     with pytest.raises(ValueError, match=r"letters, digits and _, got 'my-net.h'"):
         export_c(layer, tmp_path / "my-net.h", x)
     with pytest.raises(FileNotFoundError, match="export_c: the folder"):
@@ -369,7 +365,7 @@ def test_arguments_are_checked(tmp_path):
 
 
 def test_8_bit_rows_are_within_half_a_scale_and_use_the_whole_range():
-    weight = normal(6, 3, 5, 5) * torch.logspace(-30, 30, 6).view(-1, 1, 1, 1)
+    weight = normal32(6, 3, 5, 5) * torch.logspace(-30, 30, 6).view(-1, 1, 1, 1)
     whole, scale = quantise_rows(weight)
     assert whole.dtype == torch.int8
     assert whole.flatten(1).abs().amax(1).tolist() == [127] * 6
@@ -378,7 +374,7 @@ def test_8_bit_rows_are_within_half_a_scale_and_use_the_whole_range():
 
 
 def test_zeros_stay_zeros_in_8_bits():
-    weight = normal(4, 50)
+    weight = normal32(4, 50)
     weight[:, ::2] = 0
     weight[3] = 0
     whole, scale = quantise_rows(weight)

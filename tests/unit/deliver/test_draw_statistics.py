@@ -10,24 +10,25 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.deliver.bundle import read_bundle, save_bundle
 from bayesieve.deliver.onnx import bake
-from problems import normal
+from problems import normal32
+from zoo import built
 
-X = normal(6, 3, seed=5, dtype=torch.float32)
+X = normal32(6, 3, seed=5)
 
 
 def model_of():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    return built(
+        lambda: nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    )
 
 
 @pytest.fixture
 def posterior():
     network = Network.of(model_of(), Categorical())
-    draws = normal(4, network.layout.size, seed=1, dtype=torch.float32)
+    draws = normal32(4, network.layout.size, seed=1)
     statistics = {
-        "1.running_mean": normal(4, 4, seed=2, dtype=torch.float32),
-        "1.running_var": normal(4, 4, seed=3, dtype=torch.float32).exp(),
+        "1.running_mean": normal32(4, 4, seed=2),
+        "1.running_var": normal32(4, 4, seed=3).exp(),
     }
     return Samples(network, draws, None, network.buffers(), statistics)
 

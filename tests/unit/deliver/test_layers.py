@@ -16,7 +16,7 @@ from bayesieve.deliver.layers import (
     run_layers,
 )
 from bayesieve.errors import UnsupportedModelError
-from problems import normal
+from problems import normal32
 
 
 class Mixed(nn.Module):
@@ -52,7 +52,7 @@ def test_layers_in_the_order_of_their_calls():
 
 
 def test_other_operations_may_stay_calls():
-    net, x = Mixed().eval(), normal(5, 2, 2, seed=1, dtype=torch.float32)
+    net, x = Mixed().eval(), normal32(5, 2, 2, seed=1)
     layers = read_layers("test", net, (2, 2), calls=True)
     assert [type(layer) for layer in layers] == [Linear, Activation, Call, Linear, Activation]
     torch.testing.assert_close(run_layers(layers, x), net(x).detach())
@@ -61,7 +61,7 @@ def test_other_operations_may_stay_calls():
 def test_batch_norm_is_folded_into_the_layer_before_it():
     net = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU()).eval()
     net[1].running_mean.normal_()
-    x = normal(3, 1, 5, 5, seed=1, dtype=torch.float32)
+    x = normal32(3, 1, 5, 5, seed=1)
     layers = read_layers("test", net, (1, 5, 5))
     assert [type(layer) for layer in layers] == [Pad, Conv, Activation]
     torch.testing.assert_close(run_layers(layers, x), net(x).detach())

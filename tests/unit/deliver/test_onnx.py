@@ -16,13 +16,14 @@ from bayesieve.core.likelihoods import (
     StudentT,
 )
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Samples
+from bayesieve.core.posterior import Samples
 from bayesieve.data.preprocessing import image_recipe, prepare_images
 from bayesieve.deliver import export_checks
 from bayesieve.deliver import onnx as onnx_export
 from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError
 from bayesieve.uncertainty.familiarity import Familiarity
+from problems import normal32, posterior_around
 
 onnx = pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
@@ -30,10 +31,6 @@ pytest.importorskip("onnxscript", reason="the extra [onnx] is not installed")
 
 CLASSES = ("zero", "one", "zwei", "drei")
 PREPROCESSING = {"kind": "image", "mean": [0.5], "label": "Größe"}
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def run(path, x):
@@ -47,12 +44,6 @@ def metadata(path):
     return {entry.key: entry.value for entry in onnx.load(path).metadata_props}
 
 
-def posterior_of(model, likelihood, std=0.3):
-    network = Network.of(model, likelihood)
-    mean = network.weights_of(model)
-    return Factorised(network, mean, torch.full_like(mean, std), buffers=network.buffers())
-
-
 def conv_net():
     torch.manual_seed(0)
     return nn.Sequential(
@@ -64,7 +55,7 @@ def conv_net():
 def point(tmp_path_factory):
     """One export of a network in training mode, from a batch of one."""
     module = conv_net().train()
-    example = normal(1, 1, 6, 6)
+    example = normal32(1, 1, 6, 6)
     path = tmp_path_factory.mktemp("point") / "net.onnx"
     level = logging.getLogger("torch.onnx._internal.exporter._registration").level
     export_onnx(module, path, example, classes=CLASSES, preprocessing=PREPROCESSING)
@@ -76,7 +67,7 @@ def point(tmp_path_factory):
 def test_point_model_gives_logits_for_any_batch(point):
     path, module, _ = point
     for n in (1, 2, 5, 33):
-        x = normal(n, 1, 6, 6, seed=n)
+        x = normal32(n, 1, 6, 6, seed=n)
         actual = run(path, x)
         assert list(actual) == ["output"]
         torch.testing.assert_close(actual["output"], module(x), rtol=1e-4, atol=1e-5)
@@ -122,11 +113,11 @@ def test_baked_draws_are_those_of_predict(name, tmp_path):
     likelihood, n_outputs, names = CASES[name]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, n_outputs))
-    posterior = posterior_of(model, likelihood)
+    posterior = posterior_around(model, likelihood)
     path = export_onnx(
-        model, tmp_path / "net.onnx", normal(4, 3), posterior=posterior, n_samples=4, seed=3
+        model, tmp_path / "net.onnx", normal32(4, 3), posterior=posterior, n_samples=4, seed=3
     )
-    x = normal(9, 3, seed=5)
+    x = normal32(9, 3, seed=5)
     actual = run(path, x)
     expected = predict(posterior, x, n_samples=4, seed=3)
     if likelihood.task == "classification":
@@ -144,15 +135,15 @@ def test_baked_draws_are_those_of_predict(name, tmp_path):
 @pytest.mark.slow
 def test_samples_and_batch_norm_statistics_are_baked(tmp_path):
     model = conv_net()
-    model.train()(3 * normal(8, 1, 6, 6) + 1)
+    model.train()(3 * normal32(8, 1, 6, 6) + 1)
     network = Network.of(model, Categorical())
-    draws = network.weights_of(model) + 0.1 * normal(3, network.layout.size)
+    draws = network.weights_of(model) + 0.1 * normal32(3, network.layout.size)
     posterior = Samples(network, draws, buffers=network.buffers())
     path = export_onnx(
-        model, tmp_path / "net.onnx", normal(2, 1, 6, 6), posterior=posterior, n_samples=3,
+        model, tmp_path / "net.onnx", normal32(2, 1, 6, 6), posterior=posterior, n_samples=3,
         classes=CLASSES,
     )  # fmt: skip
-    x = normal(5, 1, 6, 6, seed=1)
+    x = normal32(5, 1, 6, 6, seed=1)
     expected = predict(posterior, x, n_samples=3)
     actual = run(path, x)["probability"]
     torch.testing.assert_close(actual, expected.probs, rtol=1e-4, atol=1e-5, check_dtype=False)
@@ -161,10 +152,12 @@ def test_samples_and_batch_norm_statistics_are_baked(tmp_path):
 @pytest.mark.slow
 def test_draws_that_agree_have_no_mutual_information(tmp_path):
     model = nn.Linear(3, 2)
-    posterior = posterior_of(model, Categorical(), std=0.0)
-    path = export_onnx(model, tmp_path / "net.onnx", normal(2, 3), posterior=posterior, n_samples=2)
-    actual = run(path, normal(4, 3, seed=1))
-    probability = torch.softmax(model(normal(4, 3, seed=1)), -1)
+    posterior = posterior_around(model, Categorical(), std=0.0)
+    path = export_onnx(
+        model, tmp_path / "net.onnx", normal32(2, 3), posterior=posterior, n_samples=2
+    )
+    actual = run(path, normal32(4, 3, seed=1))
+    probability = torch.softmax(model(normal32(4, 3, seed=1)), -1)
     torch.testing.assert_close(actual["probability"], probability.detach())
     torch.testing.assert_close(actual["entropy"], -(probability * probability.log()).sum(-1))
     assert float(actual["mutual_information"].abs().max()) < 1e-6
@@ -263,7 +256,7 @@ def test_arguments_are_checked(tmp_path):
         export_onnx(layer, path, x, n_samples=-1)
     with pytest.raises(ValueError, match="n_samples = 4 needs a posterior"):
         export_onnx(layer, path, x, n_samples=4)
-    other = posterior_of(nn.Linear(3, 5), Categorical())
+    other = posterior_around(nn.Linear(3, 5), Categorical())
     with pytest.raises(ValueError, match=r"returns \(5,\) per input where the module .* \(2,\)"):
         export_onnx(layer, path, x, posterior=other, n_samples=2)
     with pytest.raises(ValueError, match="does not run on an example"):
@@ -284,7 +277,7 @@ def test_a_file_of_raw_pixels_prepares_them_itself(tmp_path):
     pixels = pixels.to(torch.uint8)
     x = prepare_images(pixels.numpy(), recipe)
     net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(12, 4))
-    known = Familiarity.of(x.repeat(10, 1, 1, 1) + 0.1 * normal(60, 3, 5, 4))
+    known = Familiarity.of(x.repeat(10, 1, 1, 1) + 0.1 * normal32(60, 3, 5, 4))
     path = export_onnx(net, tmp_path / "a.onnx", x, classes=CLASSES, preprocessing=recipe, raw=True,
                        familiarity=known)  # fmt: skip
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -302,7 +295,7 @@ def test_a_file_of_raw_pixels_prepares_them_itself(tmp_path):
 
 def test_raw_needs_the_recipe_of_images(tmp_path):
     with pytest.raises(ValueError, match=r"raw needs the preprocessing of float32 images \(3,\)"):
-        export_onnx(nn.Linear(3, 2), tmp_path / "a.onnx", normal(2, 3), raw=True)
+        export_onnx(nn.Linear(3, 2), tmp_path / "a.onnx", normal32(2, 3), raw=True)
 
 
 class Words(nn.Module):
@@ -330,7 +323,7 @@ def test_words_with_a_mask_are_checked_on_masks_that_let_something_through(tmp_p
     (logits,) = session.run(None, {name: value[:3].numpy() for name, value in x.items()})
     expected = net(**x)["logits"][:3].detach()
     torch.testing.assert_close(torch.from_numpy(logits), expected)
-    posterior = posterior_of(net, Categorical())
+    posterior = posterior_around(net, Categorical())
     path = export_onnx(net, tmp_path / "b.onnx", x, posterior=posterior, n_samples=3)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     probability = session.run(["probability"], {n: v.numpy() for n, v in x.items()})[0]
@@ -340,7 +333,7 @@ def test_words_with_a_mask_are_checked_on_masks_that_let_something_through(tmp_p
 
 def test_inputs_without_names_are_numbered(tmp_path):
     net = nn.Bilinear(3, 2, 4)
-    path = export_onnx(net, tmp_path / "a.onnx", (normal(2, 3), normal(2, 2)))
+    path = export_onnx(net, tmp_path / "a.onnx", (normal32(2, 3), normal32(2, 2)))
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert [given.name for given in session.get_inputs()] == ["input_0", "input_1"]
     with pytest.raises(DamagedFileError, match="must have one input"):

@@ -7,10 +7,7 @@ from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import mlp
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+from problems import normal32
 
 
 def network():
@@ -22,12 +19,12 @@ def network():
 
 def test_archive_gives_the_same_outputs_for_any_batch(tmp_path):
     module = network().train()
-    path = export_pt2(module, tmp_path / "net.pt2", normal(1, 1, 6, 6))
+    path = export_pt2(module, tmp_path / "net.pt2", normal32(1, 1, 6, 6))
     assert module.training
     again = torch.export.load(path).module()
     module.eval()
     for n in (1, 2, 5, 33):
-        x = normal(n, 1, 6, 6, seed=n)
+        x = normal32(n, 1, 6, 6, seed=n)
         torch.testing.assert_close(again(x), module(x))
     assert [p.name for p in tmp_path.iterdir()] == ["net.pt2"]
 
@@ -56,7 +53,7 @@ def test_a_recurrent_network_is_exported_without_a_warning(tmp_path):
 
 
 def test_archive_holds_neither_the_example_nor_paths(tmp_path):
-    example = normal(3, 7)
+    example = normal32(3, 7)
     path = export_pt2(mlp((7,), 2, (4,)), tmp_path / "net.pt2", example)
     data = path.read_bytes()
     assert example[0].numpy().tobytes() not in data
@@ -65,12 +62,12 @@ def test_archive_holds_neither_the_example_nor_paths(tmp_path):
 
 
 def test_transposed_weights_and_views_are_written_alone(tmp_path):
-    module, whole = nn.Sequential(nn.Linear(40, 30)), normal(1000, 30)
+    module, whole = nn.Sequential(nn.Linear(40, 30)), normal32(1000, 30)
     module[0].weight.data = whole.T[:, :40]
-    path = export_pt2(module, tmp_path / "net.pt2", normal(2, 40))
+    path = export_pt2(module, tmp_path / "net.pt2", normal32(2, 40))
     assert path.stat().st_size < 4 * 1200 + 20000
     assert not module[0].weight.is_contiguous()
-    x = normal(5, 40)
+    x = normal32(5, 40)
     torch.testing.assert_close(torch.export.load(path).module()(x), module(x))
 
 

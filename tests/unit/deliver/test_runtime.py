@@ -23,7 +23,7 @@ from bayesieve.deliver.runtime.kernels import (
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.sieve.compact import compact
-from problems import normal, seeded
+from problems import normal32, seeded
 
 SIZES = (1, 2, 4, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 83, 130)  # around every border
 
@@ -63,7 +63,7 @@ def sparse_mlp(widths=(20, 30, 12, 3), activation=nn.ReLU, density=0.1, seed=0):
 
 
 def inputs(n, d=20, seed=5):
-    return normal(n, d, seed=seed, dtype=torch.float32)
+    return normal32(n, d, seed=seed)
 
 
 def relative(actual, wanted):
@@ -210,7 +210,7 @@ def test_inputs_of_zeros_and_columns_without_weights():
 @pytest.mark.parametrize("n", [1, 7, 64])
 def test_every_activation_is_torchs(name, density, n):
     needs_compiler()
-    weight = normal(9, 6, seed=1, dtype=torch.float32)
+    weight = normal32(9, 6, seed=1)
     weight *= torch.rand(9, 6, generator=seeded(2)) < density
     x = inputs(n, 6)
     layer = Affine(csr_array(weight.numpy()), np.ones(9, np.float32), name, 0.2)
@@ -312,7 +312,7 @@ def test_strided_read_only_and_empty_inputs():
 
 def test_images_are_flattened_and_outputs_fresh():
     net = sparse_mlp((16, 8, 2))
-    x = normal(3, 1, 4, 4, seed=1, dtype=torch.float32)
+    x = normal32(3, 1, 4, 4, seed=1)
     made = as_runtime(net, x)
     first = made(x)
     kept = first.clone()
@@ -363,7 +363,7 @@ def test_a_network_that_branches_runs_as_it_is():
 
 def test_dropout_is_off_and_linear_on_sequences_stays_in_torch():
     net = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.9), nn.ReLU(), nn.Linear(5, 2))
-    x = normal(3, 7, 4, seed=1, dtype=torch.float32)
+    x = normal32(3, 7, 4, seed=1)
     made = as_runtime(net, x)
     assert made.zeros == {}
     assert {row.choice for row in made.plan} == {"torch"}

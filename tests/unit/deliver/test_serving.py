@@ -6,7 +6,6 @@ from statistics import NormalDist
 import pytest
 import torch
 from scipy import stats
-from torch import nn
 
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Gaussian, Heteroscedastic, StudentT
@@ -15,9 +14,10 @@ from bayesieve.core.posterior import Factorised
 from bayesieve.deliver.bundle import read_bundle, save_bundle
 from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
-from problems import normal
+from problems import normal, normal32
+from zoo import chain
 
-X = normal(7, 3, seed=1, dtype=torch.float32)
+X = normal32(7, 3, seed=1)
 RECIPE = {"kind": "table", "columns": [], "target": {"mean": 10.0, "std": 4.0}}
 CASES = {
     "gaussian": (Gaussian(0.3, learned=True), 1),
@@ -29,9 +29,7 @@ CASES = {
 def made(name):
     """A network and a posterior over it whose noise differs from where it started."""
     likelihood, n_outputs = CASES[name]
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, n_outputs))
+    model = chain(3, 5, n_outputs)
     network = Network.of(model, likelihood)
     mean = network.weights_of(model) + 0.3 * normal(network.layout.size, seed=2).float()
     posterior = Factorised(network, mean, torch.full_like(mean, 0.1))

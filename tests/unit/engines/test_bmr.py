@@ -16,8 +16,8 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import LayerScaled, log_normal_gamma_kl
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
-from problems import known_support, no_data, normal, renew, run, seeded
-from zoo import BY_NAME
+from problems import known_support, no_data, normal, normal32, renew, run, seeded
+from zoo import BY_NAME, chain
 
 EAGER = Reduction("savage-dickey", steps_per_epoch=50, start=0.0, end=2 / 3, spare_last=False)
 LEARNED = Reduction("hierarchical")
@@ -347,10 +347,8 @@ def test_the_moments_of_the_posterior_are_those_of_a_draw_at_the_centre_of_the_s
 
 def test_a_scale_that_nothing_determines_is_not_noise_of_the_weights():
     def spread_of_predictions(scale_std):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(3, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 1))
-        data = normal(64, 3, seed=8, dtype=torch.float32), normal(64, 1, seed=9).float()
+        model = chain(3, 40, 1, act=nn.ReLU, norm=nn.BatchNorm1d)
+        data = normal32(64, 3, seed=8), normal(64, 1, seed=9).float()
         problem = Problem(model, Gaussian(0.5), data)
         engine = BMR(init_std=0.1)
         state = engine.init(problem, seeded(0))

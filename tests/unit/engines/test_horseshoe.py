@@ -16,7 +16,8 @@ from bayesieve.core.storage import load_posterior, load_sparse, save
 from bayesieve.engines.horseshoe import HorseshoeVI, log_widths
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_scored, keep_zeros
-from problems import normal, run, seeded
+from problems import normal, normal32, run, seeded
+from zoo import chain
 
 
 def network(dtype=torch.float64):
@@ -200,9 +201,7 @@ def test_an_uncertain_scale_is_not_noise_of_the_weights_of_its_unit():
 
 
 def normed():
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 1))
+    model = chain(3, 5, 1, act=nn.ReLU, norm=nn.BatchNorm1d)
     return Problem(model.double(), Gaussian(0.5), (normal(40, 3, seed=8), normal(40, 1, seed=9)))
 
 
@@ -246,11 +245,9 @@ def unit_score(posterior):
 
 def irrelevant_inputs():
     """Hidden units with half of the weights needed: y depends on one direction only."""
-    x = normal(200, 4, seed=0, dtype=torch.float32)
-    y = torch.tanh(2 * x[:, :1]) + 0.1 * normal(200, 1, seed=1, dtype=torch.float32)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 1))
+    x = normal32(200, 4, seed=0)
+    y = torch.tanh(2 * x[:, :1]) + 0.1 * normal32(200, 1, seed=1)
+    model = chain(4, 12, 1)
     return Problem(model, Gaussian(0.1), (x, y))
 
 

@@ -15,7 +15,7 @@ from bayesieve.engines.laplace import fitted_width, laplace, laplace_units
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UnsupportedModelError
 from problems import conjugate, normal, run, seeded
-from zoo import BY_NAME
+from zoo import BY_NAME, built, chain
 
 
 def test_it_is_exact_for_linear_regression():
@@ -29,9 +29,7 @@ def test_it_is_exact_for_linear_regression():
 
 
 def network(n_outputs):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, n_outputs)).double()
+    return chain(3, 4, n_outputs, dtype=torch.float64)
 
 
 def case_of(likelihood):
@@ -250,9 +248,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM], ids=lambda kind: kind.__name__)
 def test_recurrent_layers_have_the_gauss_newton_diagonal_too(kind):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = Recurrent(kind).double()
+    model = built(lambda: Recurrent(kind).double())
     problem = Problem(model, Gaussian(0.5), (normal(5, 3, seed=0), normal(5, 2, seed=1)))
     found = laplace(problem, prior=Normal(0.5), labels="exact", batch_size=2)
     expected = torch.zeros_like(problem.initial)

@@ -14,7 +14,7 @@ from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.evidence import prune_units_by_evidence
 from oracles import reduce_jointly
 from problems import conjugate, normal, seeded
-from zoo import BY_NAME, REPEATED
+from zoo import BY_NAME, REPEATED, chain
 
 
 def around(known):
@@ -46,9 +46,7 @@ def test_the_rest_follows_as_in_the_exact_posterior_of_the_smaller_model():
 
 
 def classifier(dtype=torch.float64):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).to(dtype)
+    model = chain(4, 6, 3, dtype=dtype)
     x = normal(40, 4, seed=1, dtype=dtype)
     return Problem(model, Categorical(), (x, torch.arange(40) % 3))
 

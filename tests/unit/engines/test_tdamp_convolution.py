@@ -15,7 +15,7 @@ from bayesieve.engines.tdamp.channels import observe
 from bayesieve.engines.tdamp.damp import Layer, Window, as_images, as_rows, batch_score
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact
-from problems import normal, seeded
+from problems import normal, normal32, seeded
 
 F64 = torch.float64
 WINDOWS = [
@@ -103,7 +103,7 @@ def stripes(n=90):
     """Images of 6 by 6 pixels with a horizontal, a vertical or a diagonal bar, in noise."""
     y = torch.arange(n) % 3
     places = torch.randint(6, (n,), generator=seeded(1))
-    x = 0.3 * normal(n, 1, 6, 6, seed=2, dtype=torch.float32)
+    x = 0.3 * normal32(n, 1, 6, 6, seed=2)
     line = torch.arange(6)
     for i, (kind, place) in enumerate(zip(y, places, strict=True)):
         rows = (place.expand(6), line, (line + place) % 6)[kind]

@@ -11,6 +11,7 @@ from bayesieve.nets.adapters import Adapter, adapters, merged
 from bayesieve.sieve.schedule import GradualUnits
 from bayesieve.training.launch import fit
 from problems import normal
+from zoo import built
 
 
 class Transposed(nn.Module):
@@ -94,9 +95,7 @@ def test_targets_are_names_or_types_and_a_bare_layer_is_a_network():
 def test_a_posterior_is_over_the_adapters_alone_and_its_mean_merges():
     model, x = network(), normal(60, 4, seed=1)
     y = (x[:, 0] > 0).long()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        problem = Problem(adapters(model, rank=2), Categorical(), (x, y))
+    problem = built(lambda: Problem(adapters(model, rank=2), Categorical(), (x, y)))
     assert problem.layout.size == problem.layout.n_sparse == 2 * (10 + 11 + 10 + 7)
     before = Problem(model, Categorical(), (x, y))
     done = fit(problem, SBNN(lr=0.02), epochs=15, batch_size=20)

@@ -24,6 +24,7 @@ from bayesieve.nets import (
 )
 from bayesieve.nets.convnets import resnet
 from problems import run
+from zoo import built
 
 MNIST, CIFAR, SMALL_VGG = (1, 28, 28), (3, 32, 32), ((8, 8), (16,))
 PATCHED = {"mixer": {"token_hidden": 6}, "vit": {"n_heads": 2}}
@@ -35,9 +36,7 @@ def count(net):
 
 def small(name, channels=2):
     options = dict(patch=2, n_blocks=2, width=8, hidden=5, **PATCHED[name])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return {"mixer": mixer, "vit": vit}[name]((channels, 4, 6), 3, **options)
+    return built(lambda: {"mixer": mixer, "vit": vit}[name]((channels, 4, 6), 3, **options))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.stepper import make_stepper
 from engine_table import ANY_NETWORK
 from engine_table import ENGINES as VARIANTS
-from problems import normal, seeded
+from problems import normal32, seeded
+from zoo import built
 
 NETS = {
     "mlp": lambda: mlp((1, 8, 8), 3, (6, 5), "swish", dropout=0.2),
@@ -34,11 +35,9 @@ ENGINES = {
 
 
 def problem_of(net, **options):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = NETS[net]()
+    model = built(NETS[net])
     side = 32 if net == "lenet" else 8
-    x = normal(6, 1, side, side, seed=1, dtype=torch.float32)
+    x = normal32(6, 1, side, side, seed=1)
     return Problem(model, Categorical(), (x, torch.arange(6) % 3), **options)
 
 
@@ -107,7 +106,7 @@ def test_two_models_train_together_as_each_would_alone(net, engine):
     if net == "vit":  # without dropout: each member would draw its own
         problem = Problem(vit((1, 8, 8), 3, n_blocks=2, width=8, n_heads=2, hidden=7),
                           Categorical(), (problem.x, problem.y))  # fmt: skip
-    w = problem.initial + 0.1 * normal(2, problem.layout.size, seed=3, dtype=torch.float32)
+    w = problem.initial + 0.1 * normal32(2, problem.layout.size, seed=3)
     batch = Batch(problem.x, problem.y)
     together = problem.value_and_grad(w, batch)[1].clone()
     alone = [problem.value_and_grad(row[None], batch)[1][0].clone() for row in w]

@@ -23,6 +23,7 @@ from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES
 from problems import seeded
+from zoo import built
 
 
 def random_matrices(sizes, seed):
@@ -297,9 +298,7 @@ def test_sbnn_ranks_the_inputs_that_matter_first():
     x = torch.randn(400, 8, generator=source)
     y = x[:, 0] - x[:, 3].abs() + 0.3 * torch.randn(400, generator=source)
     engine = SBNN(SpikeSlab(1.0, math.exp(-2)), lr=1e-2, init_std=0.02, local=True)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = mlp((8,), 1, widths=(10,))
+    model = built(lambda: mlp((8,), 1, widths=(10,)))
     problem = Problem(model, Gaussian(0.5), (x, (y - y.mean()) / y.std()))
     run = fit(problem, engine, epochs=60, batch_size=50, seed=0)
     phi = select.feature_importance(run.posterior).phi

@@ -18,7 +18,7 @@ from bayesieve.sieve.compaction.norms import FoldedLayerNorm
 from bayesieve.sieve.groups import find_groups, groups_of
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.unit_rules import keep_units
-from problems import normal
+from problems import normal32
 from zoo import Calling
 
 
@@ -27,10 +27,6 @@ def marked(network, name, unit, x):
     w = torch.zeros(network.layout.size)
     w[groups_of(network, x)[name][unit]] = 1
     return network.layout.unflatten(w)
-
-
-def float32(*shape, seed=0):
-    return normal(*shape, seed=seed, dtype=torch.float32)
 
 
 def test_a_channel_of_a_residual_stream_is_a_row_and_a_column_of_every_layer():
@@ -108,17 +104,17 @@ def test_a_norm_without_its_constants_is_the_same(make, constant):
         first.weight[[1, 4]], first.bias[[1, 4]] = 0.0, constant
         last.weight[:, [1, 4]] = 0.0
         norm.weight.copy_(1 + 0.1 * torch.arange(6))
-    small = compact(nn.Sequential(first, norm, last), float32(4, 3))
+    small = compact(nn.Sequential(first, norm, last), normal32(4, 3))
     assert (
         small.compaction.parameters[1] == 3 * 4 + 4 + 4 * (1 + (make is nn.LayerNorm)) + 4 * 2 + 2
     )
     assert small.compaction.max_difference < 1e-6
-    twice = compact(small, float32(4, 3))
+    twice = compact(small, normal32(4, 3))
     assert twice.compaction.parameters[0] == twice.compaction.parameters[1]
 
 
 def test_a_folded_norm_that_loses_more_stays_exact():
-    x = float32(5, 6)
+    x = normal32(5, 6)
     full = torch.cat([x, torch.tensor([0.5, -2.0]).expand(5, 2)], 1)
     wanted = nn.LayerNorm(8)(full)[:, :6]
     folded = FoldedLayerNorm(6, n_constant=2, zero=False)
@@ -134,7 +130,7 @@ def test_a_folded_norm_has_the_values_and_gradients_of_the_whole_one(constants, 
     folded = FoldedLayerNorm(6, len(rest), zero=zero, dtype=torch.float64)
     if not zero:
         folded.rest_(rest.mean(), rest.var(unbiased=False))
-    x = (float32(2, 5, 6).double() + offset).requires_grad_()
+    x = (normal32(2, 5, 6).double() + offset).requires_grad_()
     whole = nn.LayerNorm(n, dtype=torch.float64)
     wanted = whole(torch.cat([x, rest.expand(2, 5, -1)], -1))[..., :6]
     assert torch.allclose(folded(x), wanted, atol=1e-12)
@@ -170,7 +166,7 @@ def test_a_stream_loses_channels_that_hold_a_fixed_table_alone():
             layer.weight[:, gone] = 0.0
         for norm in (net.norm, net.last):
             norm.weight[gone], norm.bias[gone] = 0.0, 0.0
-    x = float32(4, 5, 3)
+    x = normal32(4, 5, 3)
     small = compact(net, x)
     assert small.compaction.parameters[1] == (3 + 1) * 5 + 2 * 10 + (5 + 1) * 5 + (5 + 1) * 2
     assert small.compaction.max_difference < 1e-6
@@ -210,7 +206,7 @@ class Crossed(nn.Module):
 
 
 def test_heads_under_a_mask_of_their_own_go():
-    net, x = Crossed().eval(), float32(2, 6, 8)
+    net, x = Crossed().eval(), normal32(2, 6, 8)
     small = compact(prune(as_point(net, Gaussian()), keep_units(0.5, example=x)), x)
     assert small.compaction.max_difference < 1e-6
     assert small.get_submodule("q").out_features == 4
@@ -226,7 +222,7 @@ def test_group_norm_loses_constants_of_uneven_groups(constant):
         first.weight[gone], first.bias[gone] = 0.0, constant
         last.weight[:, gone] = 0.0
         norm.weight.copy_(1 + 0.1 * torch.arange(9))
-    x = float32(4, 3, 8, 8)
+    x = normal32(4, 3, 8, 8)
     small = compact(nn.Sequential(first, norm, last), x)
     assert small.get_submodule("1").sizes == (1, 3)
     assert small.compaction.max_difference < 1e-6
@@ -261,7 +257,7 @@ def test_channels_pass_through_where_roll_and_a_table_that_is_indexed():
         ),
         first=nn.Linear(3, 6), bias=nn.Embedding(4, 6), last=nn.Linear(6, 2),
     )  # fmt: skip
-    x = float32(2, 3, 3)
+    x = normal32(2, 3, 3)
     small = compact(prune(as_point(net, Gaussian()), keep_units(0.5, example=x)), x)
     assert small.get_submodule("first").out_features == 3
     assert small.compaction.max_difference < 1e-6

@@ -28,15 +28,14 @@ from bayesieve.sieve.unit_rules import (
     keep_units,
     layer_positions,
 )
-from problems import normal, seeded
+from problems import normal32, seeded
 from runs import fit_toy, toy
+from zoo import built
 
 
 def point(model):
     network = Network.of(model, Gaussian())
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        w = torch.randn(network.layout.size)
+    w = built(lambda: torch.randn(network.layout.size))
     return Samples(network, w[None])
 
 
@@ -95,7 +94,7 @@ def test_channels_leave_through_blocks_of_columns_of_a_flattened_layer():
 def test_a_head_gone_is_as_if_it_were_not_there():
     posterior = gaussian(Transformer())
     sparse = prune(posterior, keep_units({"attention": 2}, score="magnitude"))
-    x = normal(4, 5, 6, seed=1, dtype=torch.float32)
+    x = normal32(4, 5, 6, seed=1)
     small = compact(sparse, x)
     assert torch.allclose(small(x), sparse.to_module()(x), atol=1e-5)
     heads = dict(sparse.layout.pieces(sparse.keep))["attention.in_proj_weight"].view(3, 3, 2, 6)

@@ -6,10 +6,10 @@ from torch import nn
 
 from bayesieve.errors import VerificationError
 from bayesieve.sieve.verify import TOLERANCE, verify
-from problems import normal
+from problems import normal32
 
-WEIGHT = normal(20, seed=0, dtype=torch.float32)
-EXAMPLE = normal(5, 20, seed=1, dtype=torch.float32)
+WEIGHT = normal32(20, seed=0)
+EXAMPLE = normal32(5, 20, seed=1)
 FORWARDS, BACKWARDS = tuple(range(20)), tuple(reversed(range(20)))
 
 

@@ -15,6 +15,7 @@ from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.training.launch import fit
 from bayesieve.training.progress import Interrupted
 from runs import assert_equal_runs, assert_equal_states, interrupt_after, toy
+from zoo import built
 
 AUGMENT = Augment(shift=1, flip=True, rotation=20, erase=0.3, fill=(-1.0, 0.5))
 ENGINE = SGHMC(Normal(1.0), step_size=1e-4, chain=Chain(0, 100))
@@ -24,9 +25,9 @@ def images(n=20, size=6, augment=None):
     source = Generator().manual_seed(0)
     x = torch.rand(n, 2, size, size, generator=source)
     y = torch.randint(3, (n,), generator=source)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))
+    model = built(
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3))
+    )
     return Problem(model, Categorical(), (x, y), augment=augment)
 
 

@@ -20,6 +20,7 @@ from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.validation import Validation
 from runs import PER_EPOCH, Spy, fit_toy, toy
+from zoo import built
 
 PRIOR = SpikeSlab(0.5, 0.1, 0.4)
 ENGINES = {
@@ -188,9 +189,9 @@ def digits_error(epochs, copies):
     """The error and the zeros of a network pruned while it trains on copies of the digits."""
     data = load_data("digits")
     train = data.train.x.repeat(copies, 1, 1, 1), data.train.y.repeat(copies)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    net = built(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    )
     run = fit(
         Problem(net, Categorical(), train),
         SBNN(lr=1e-2),

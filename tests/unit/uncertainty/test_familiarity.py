@@ -21,19 +21,18 @@ from bayesieve.errors import DamagedFileError
 from bayesieve.uncertainty.familiarity import FILE, Familiarity, unavailable
 from bayesieve.uncertainty.ranking import auroc
 from commands import as_json, ok
-from problems import normal, seeded
+from problems import normal32, seeded
+from zoo import built
 
 COVARIANCE = torch.tensor([[4.0, 1.0, 0.0], [1.0, 1.0, 0.3], [0.0, 0.3, 0.5]])
 FACTOR = torch.linalg.cholesky(COVARIANCE)
-X = normal(4000, 3, seed=1, dtype=torch.float32) @ FACTOR.T + 7.0
+X = normal32(4000, 3, seed=1) @ FACTOR.T + 7.0
 KNOWN = Familiarity.of(X, kinds=1)
 LINE = torch.tensor([[t, -t, t] for t in (0.0, 0.2, 0.4, 0.6)]) + 7.0
 
 
 def point(likelihood, n_outputs=3):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = nn.Linear(3, n_outputs)
+    module = built(lambda: nn.Linear(3, n_outputs))
     network = Network.of(module, likelihood)
     return module, Samples(network, network.weights_of(module)[None])
 
@@ -69,7 +68,7 @@ def test_of_rows_like_the_training_rows_a_share_alpha_has_less_than_alpha(n):
     """Mean over 20 sets of 200 new rows each, from two clusters and heavy tails."""
     below = {0.05: [], 0.2: [], 0.5: []}
     for seed in range(20):
-        rows = normal(n + 200, 6, seed=seed, dtype=torch.float32)
+        rows = normal32(n + 200, 6, seed=seed)
         rows[::2] += 4.0
         rows[:, 5] = rows[:, 5].sign() * rows[:, 5].abs() ** 3
         rows = rows[torch.randperm(len(rows), generator=seeded(seed))]
@@ -164,7 +163,7 @@ def test_inputs_of_another_shape_and_missing_numbers_are_refused():
 
 @pytest.mark.parametrize("shape", [(3,), (40,), (1, 8, 8), (3, 12, 9)])
 def test_a_file_reads_back_bit_for_bit(shape, tmp_path):
-    x = normal(200, *shape, seed=2, dtype=torch.float32)
+    x = normal32(200, *shape, seed=2)
     known = Familiarity.of(x)
     path = tmp_path / FILE
     path.write_bytes(known.to_bytes())

@@ -14,7 +14,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.uncertainty.moments import MomentNetwork, relu_moments
-from problems import normal
+from problems import normal32
 
 N_DRAWS = 10_000
 
@@ -48,7 +48,7 @@ def covariance(root):
 
 def test_one_linear_layer_is_exact():
     posterior = posterior_of(nn.Linear(4, 3))
-    x = normal(5, 4, seed=2, dtype=torch.float32)
+    x = normal32(5, 4, seed=2)
     mean, root = MomentNetwork(posterior).outputs(x)
     layer, stds = (
         posterior.layout.unflatten(posterior.mean),
@@ -119,7 +119,7 @@ NETS = {
 def test_moments_are_those_of_ten_thousand_draws(name):
     make, shape, off, spread = NETS[name]
     posterior = posterior_of(make(), std=0.1)
-    x = normal(8 if len(shape) == 1 else 2, *shape, seed=2, dtype=torch.float32)
+    x = normal32(8 if len(shape) == 1 else 2, *shape, seed=2)
     mean, root = MomentNetwork(posterior).outputs(x)
     outputs = drawn_outputs(posterior, x)
     std = outputs.std(0)
@@ -132,7 +132,7 @@ def test_moments_are_those_of_ten_thousand_draws(name):
 
 def test_outputs_of_the_last_layer_move_together():
     posterior = posterior_of(NETS["mlp"][0](), std=0.1)
-    x = normal(1, 6, seed=5, dtype=torch.float32)
+    x = normal32(1, 6, seed=5)
     found = covariance(MomentNetwork(posterior).outputs(x)[1])[0]
     wanted = torch.cov(drawn_outputs(posterior, x)[:, 0].T)
     scale = wanted.diagonal().sqrt()
@@ -142,7 +142,7 @@ def test_outputs_of_the_last_layer_move_together():
 def test_regression_states_both_parts_of_its_variance():
     posterior = posterior_of(nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 1)),
                              Gaussian(0.5))  # fmt: skip
-    x, y = normal(9, 3, seed=1, dtype=torch.float32), normal(9, seed=2, dtype=torch.float32)
+    x, y = normal32(9, 3, seed=1), normal32(9, seed=2)
     exact, found = predict(posterior, x, n_samples=4096), predict(MomentNetwork(posterior), x)
     torch.testing.assert_close(found.mean, exact.mean, rtol=0.05, atol=0.05)
     torch.testing.assert_close(found.std, exact.std, rtol=0.05, atol=0.0)
@@ -153,7 +153,7 @@ def test_regression_states_both_parts_of_its_variance():
 
 def test_a_point_estimate_is_the_plain_prediction():
     posterior = posterior_of(NETS["cnn"][0](), std=0.0)
-    x = normal(4, 2, 6, 6, seed=1, dtype=torch.float32)
+    x = normal32(4, 2, 6, 6, seed=1)
     plain = predict(posterior, x, n_samples=0).probs
     torch.testing.assert_close(predict(MomentNetwork(posterior), x).probs, plain, atol=1e-4, rtol=0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Generator, nn
+from torch import nn
 
 from bayesieve.assess.predict import weight_vectors
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
@@ -10,10 +10,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.uncertainty.robustness import Attacked, curve, fgsm_curve
-
-
-def seeded(seed=0):
-    return Generator().manual_seed(seed)
+from problems import seeded
 
 
 def posterior(n_draws=5, n_inputs=6, n_classes=3):
