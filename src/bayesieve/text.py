@@ -67,21 +67,21 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def tempering_words(kl: float) -> str:
-    """How much data the doubt about the weights counts; nothing to say for Bayes' rule, kl = 1.
+    """Describe the tempering of a posterior in words; empty for Bayes' rule, kl = 1.
 
     Args:
-        kl: weight of the prior against the data, or temperature of a sampler.
+        kl: KL weight, or temperature of a sampler.
 
     Example:
         >>> print(tempering_words(0.1))  # doctest: +ELLIPSIS
-        Tempered: the prior weighed 0.1, so doubt about the weights is that of 10 times the data...
+        Tempered: KL weight 0.1, as if there were 10 times as much data...
     """
     if kl == 1:
         return ""
-    share = f"{1 / kl:.3g} times" if kl < 1 else f"{1 / kl:.2g} of"
+    times = f"{1 / kl:.3g} times as much" if kl < 1 else f"only {1 / kl:.2g} of the"
     return (
-        f"Tempered: the prior weighed {kl:.3g}, so doubt about the weights is that of {share} the "
-        "data. With kl = 1 it is Bayes' rule."
+        f"Tempered: KL weight {kl:.3g}, as if there were {times} data. With kl = 1 it is Bayes' "
+        "rule."
     )
 
 

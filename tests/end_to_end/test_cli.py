@@ -126,7 +126,7 @@ def test_train_with_pruning_and_pictures(tmp_path):
     drawn = {path.name for path in (tmp_path / "a" / "figures").glob("*.png")}
     assert drawn == {"training.png", "reliability.png", "sparsity.png"}
     assert all(f"figures/{name}" in report for name in drawn)
-    assert "doubt about the weights is that of 10 times the data" in report
+    assert "as if there were 10 times as much data" in report
     assert as_json("evaluate", tmp_path / "a")["kl"] == 0.1
 
 
@@ -268,9 +268,9 @@ def test_samples_and_temperature(dense):
     assert settled["nll_mc_error"] <= 0.02 * settled["nll"] or settled["draws"] == 256
     shown = ok("evaluate", dense).stdout
     assert "NLL" in shown
-    assert "doubt about weights" not in shown  # nothing was drawn
+    assert "epistemic uncertainty" not in shown  # nothing was drawn
     assert not any(key in shown for key in ("epistemic", "stuck_in_slab", "ece_equal_mass"))
-    assert "doubt about weights" in ok("evaluate", dense, "--samples", "8").stdout
+    assert "epistemic uncertainty" in ok("evaluate", dense, "--samples", "8").stdout
 
 
 def test_demo_replaces_an_earlier_demo_only(tmp_path, dense, monkeypatch):

@@ -24,7 +24,7 @@ WORDS = {  # ours: write
     r"mend(?:s|ed|ing)?": "fix",
     r"(?:stand|stands|stood|standing) (?:in )?for": "represent, approximate, replace",
     r"stands? (?:in|at|beside|below|above|there)": "is in, is at",
-    r"(?:lie|lies|sits?) (?:in|on|at|where|below|above|within|between|beside|outside|far)": "is",
+    r"sits? (?:in|on|at)|(?:lie|lies) (?:on|at|where|beside|far)": "is, is stored",
     r"(?:tells?|told) (?:\w+ ){0,3}apart|unless told|are told|is told": "distinguish; by default",
     r"shares? of (?:the )?zeros": "sparsity",
     r"(?:within|beyond) chance": "(not) significantly different",

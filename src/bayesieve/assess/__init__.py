@@ -1,1 +1,1 @@
-"""How good a model is: predictions, metrics, calibration, figures."""
+"""Quality of a model: predictions, metrics, calibration, figures."""

@@ -122,7 +122,7 @@ def profile(
 
     Args:
         models: by name; the first is the one removed units are counted from. A module is run in
-            eval mode, without gradients. A function that carries the module it stands for as
+            eval mode, without gradients. A function that carries the module it runs as
             `.module`, such as a `Runtime`, is described by that module, and its memory by
             `.nbytes` if it has that.
         example: inputs, (n, ...); repeated or cut to each batch size.
@@ -247,7 +247,7 @@ class Stopwatch:
 
     @property
     def busy(self) -> bool:
-        """Whether more than a sixth of the time went to others."""
+        """Return whether more than a sixth of the time went to others."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         return wall > _BUSY * cpu
 

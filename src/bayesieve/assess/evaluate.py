@@ -71,10 +71,11 @@ def evaluate(
             times; of a sampler it takes all that were kept.
         seed: of the draws.
         temperature: T of the prediction, as `fit_temperature` finds it on held-out examples: class
-            probabilities p̄^(1/T), or T times the variance. Both parts of the doubt go with it.
+            probabilities p̄^(1/T), or T times the variance. Both parts of the
+            uncertainty change too.
         familiarity: of the inputs: `Familiarity.of(train.x)`.
-        abstain: score the answers too that are left when inputs stranger than this share of
-            held-out examples are not answered: `answered` (share) and `error_answered` or
+        abstain: also score the answers without inputs that are less familiar than this fraction
+            of held-out examples: `answered` (share) and `error_answered` or
             `rmse_answered`, None if nothing is answered.
 
     Example:

@@ -32,7 +32,7 @@ Measure = Callable[[Tensor], Tensor]  # weights of the examples (B, N) to number
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """How examples are resampled: level of the intervals, number of resamples, seed."""
+    """Settings of resampling: level of the intervals, number of resamples, seed."""
 
     level: float = 0.95
     resamples: int = 1000
@@ -67,14 +67,14 @@ class Check:
 
     @property
     def verdict(self) -> str:
-        """Whether the interval is within the tolerance, beyond it, or on both sides."""
+        """Return whether the interval is within the tolerance, beyond it, or on both sides."""
         low, high = self.interval
         if high <= self.tolerance:
             return "pass"
         return "fail" if low > self.tolerance else "unsure"
 
 
-def strangers_check(
+def shifted_check(
     distance: Callable[[Tensor], Tensor],
     x: Tensor,
     tolerance: float = 0.05,
@@ -82,24 +82,24 @@ def strangers_check(
     level: float = 0.95,
     seed: int = 0,
 ) -> Check:
-    """Check that familiarity, by its distance, ranks made-up strangers below test inputs, (N, ...).
+    """Check that familiarity, by its distance, ranks OOD inputs below test inputs, (N, ...).
 
-    A stranger is a test image with its pixels in another order, or a test row of a table moved by
+    An OOD input is a test image with its pixels in another order, or a test row of a table moved by
     three standard deviations in every column, up or down. Familiarity belongs to the data, not to
     the network, so the dense and the sieved model share it.
     """
     flat, generator = x.detach().cpu().float().flatten(1), Generator().manual_seed(seed)
     if x.dim() > 2:
         orders = torch.rand(flat.shape, generator=generator).argsort(1)
-        strangers = flat.gather(1, orders)
+        shifted = flat.gather(1, orders)
     else:
         signs = torch.randint(0, 2, flat.shape, generator=generator) * 2 - 1
-        strangers = flat + 3 * signs * flat.std(0, correction=0)
-    far = distance(strangers.reshape(x.shape)).double()
+        shifted = flat + 3 * signs * flat.std(0, correction=0)
+    far = distance(shifted.reshape(x.shape)).double()
     near = distance(x).double()
     auroc, interval = auroc_interval(far, near, z_of(level))
     ends = (1 - interval[1], 1 - interval[0])
-    note = "AUROC of test inputs against strangers; of the data, so the same for both models"
+    note = "AUROC of test inputs against OOD inputs; of the data, so the same for both models"
     return Check("familiarity", None, auroc, 1 - auroc, ends, tolerance, note)
 
 
@@ -208,7 +208,7 @@ def surprise_of(prediction: RealPrediction, targets: Tensor, scale: Tensor) -> T
 
 
 def distance_to(level: float, inside: Tensor) -> Measure:
-    """How far the share of examples inside their intervals is from its level."""
+    """Return how far the share of examples inside their intervals is from its level."""
     return lambda weights: (mean_of(inside)(weights) - level).abs()
 
 
@@ -244,7 +244,7 @@ def kept_loss(uncertainty: Tensor, losses: Tensor) -> Measure:
 
 
 def paired_interval(right: Sequence[Tensor], z: float) -> Interval:
-    """How much rarer the second of two (N,) bool is true than the first, within z standard errors.
+    """Compare how often two (N,) bool are true: the first minus the second, z standard errors.
 
     Example:
         >>> same = [torch.ones(98).bool()] * 2
@@ -260,7 +260,7 @@ def paired_interval(right: Sequence[Tensor], z: float) -> Interval:
 
 
 def auroc_interval(high: Tensor, low: Tensor, z: float) -> tuple[float, Interval]:
-    """How often numbers of one kind, (m,), exceed those of another, (n,), and its interval.
+    """Return how often numbers of one kind, (m,), exceed those of another, (n,), and its interval.
 
     Ties count half. The width is z standard errors by DeLong's variance, and never less than that
     of as many pairs without any overlap can show.
@@ -361,8 +361,9 @@ class Group(NamedTuple):
 def groups_of(bins: ReliabilityBins) -> list[Group]:
     """Join neighbouring bins until each group has 10 examples and 0.2 % of them.
 
-    The accuracy of fewer is mostly noise. Groups begin at the surest bin, where most examples are;
-    too few at the end join the last group. Returned with the least sure first.
+    The accuracy of fewer is mostly noise. Groups begin at the most confident bin, where
+    most examples are; too few at the end join the last group. Returned with the least confident
+    first.
 
     Example:
         >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 96), (0.0, 0.5, 1.0))

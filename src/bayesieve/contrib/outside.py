@@ -90,7 +90,7 @@ class Sieving:
         if batch_size >= n_data:
             raise ValueError(
                 f"Sieving: batches of {batch_size} of {n_data} examples do not differ, and their "
-                "differences say how sure each weight is. Take smaller batches."
+                "differences measure the curvature of each weight. Take smaller batches."
             )
         self.n_steps, self.n_data, self.batch_size = n_steps, n_data, batch_size
         network = Network.of(self.module, self.likelihood, self.roles)
@@ -151,7 +151,7 @@ class Sieving:
         return Factorised(self.network, mean, std, buffers=buffers).masked(self.keep)
 
     def sparse(self) -> SparseModel:
-        """What is left, for `evaluate`, `compact`, `save` and all that follows."""
+        """Return the sparse model, ready for `evaluate`, `compact` and `save`."""
         return SparseModel(self.posterior, self.keep.clone())
 
     def state_dict(self) -> dict[str, Any]:

@@ -157,7 +157,7 @@ class Rows:
     the data are in memory once, and every model draws its batches from its rows.
 
     Args:
-        index: (k, n) int64, places in the data; a row may stand there more than once.
+        index: (k, n) int64, places in the data; a row may occur more than once.
         weight: (k, n), what each of them counts; None counts all once.
 
     Example:

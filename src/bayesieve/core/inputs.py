@@ -66,7 +66,7 @@ class Inputs:
 
     @property
     def is_meta(self) -> bool:
-        """Whether the tensors have no numbers."""
+        """Return whether the tensors have no numbers."""
         return self.tensors[0].is_meta
 
     @property

@@ -1,4 +1,4 @@
-"""Where each named tensor of a network sits in the flat weight vector w, and what part it plays.
+"""The slice of the flat weight vector w that each named tensor of a network has, and its role.
 
 Entries are ordered by role: prunable weights first, then Bayesian weights that are never pruned,
 then point parameters (norm scales, learned noise). `w[..., layout.sparse]` and
@@ -106,7 +106,7 @@ class Roles:
 
 
 def is_named(name: str, owner: nn.Module, patterns: Patterns) -> bool:
-    """Whether a shell pattern fits the name, or the module is of one of the types."""
+    """Return whether a shell pattern fits the name, or the module is of one of the types."""
     return any(
         fnmatch.fnmatchcase(name, pattern)
         if isinstance(pattern, str)
@@ -173,7 +173,7 @@ class Layout:
         return self._count(Role.PRUNE) + self._count(Role.KEEP)
 
     def describe(self) -> str:
-        """How many entries play which part, in words.
+        """Return how many entries play which part, in words.
 
         Example:
             >>> layout_of(nn.Sequential(nn.Linear(3, 2), nn.LayerNorm(2))).describe()
@@ -237,7 +237,7 @@ class Layout:
         if self.n_bayesian == 0:
             raise UnsupportedModelError(
                 f"{who}: no parameter of this model has a posterior; parameters outside Linear, "
-                f"Conv, attention and recurrent layers are points unless told otherwise. Give "
+                f"Conv, attention and recurrent layers are points by default. Give "
                 f"Problem roles=Roles(prune=({self.names[0]!r}, ...)), or use MAP."
             )
 
@@ -280,8 +280,8 @@ class EntryGroups:
     The tensors of one module make a layer; with units only those that have equally many rows.
 
     Args:
-        layout: where each tensor sits in w.
-        device: where w lives.
+        layout: the slice of w of each tensor.
+        device: of w.
         by_unit: whether every unit of a layer is a group, and not the layer as a whole.
 
     Example:

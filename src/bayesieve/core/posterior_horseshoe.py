@@ -33,7 +33,7 @@ class UnitScales(EntryGroups):
     The order is a, b (R units each), â, b̂, u (L layers each).
 
     Args:
-        layout: where each tensor sits in w.
+        layout: the slice of w of each tensor.
         device: of the logs.
         dtype: of the logs.
     """

@@ -352,7 +352,7 @@ class GaussianLaplace(_Numbers):
         slab_share: pseudo-observations of slab weights per weight in a layer.
         spike_share: the same for spike weights; 0 for both is a flat prior on δ.
         scale: starting σ.
-        scale_count: ν, weight of the prior guess of σ² in observations.
+        scale_count: ν, pseudo-observations of the prior guess of σ².
         scale_square: λ, that guess.
         penalty: starting κ₀ and κ₁; kept throughout when nothing adapts.
         other_std: standard deviation of Bayesian weights that are never pruned.
@@ -398,7 +398,7 @@ class GaussianLaplace(_Numbers):
         return torch.logaddexp(spike, slab + slab_prob.log()) - 0.5 * self.decay * w.square()
 
     def ranks_by_inclusion(self, member: int = 0) -> bool:
-        """Whether the Gaussian is the wide component, so that inclusion marks large weights."""
+        """Return whether the Gaussian is the wide component: inclusion then marks large weights."""
         slab_std, spike = (member_number(n, member) for n in (self.slab_std, self.spike_scale))
         return slab_std >= math.sqrt(2) * spike
 

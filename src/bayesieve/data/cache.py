@@ -100,7 +100,7 @@ def mapped_inputs(
 
 
 def is_mapped(x: object) -> bool:
-    """Whether a tensor of inputs is on the disk."""
+    """Return whether a tensor of inputs is on the disk."""
     return isinstance(x, Tensor) and not x.is_meta and x.data_ptr() in _mapped
 
 

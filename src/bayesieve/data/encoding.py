@@ -250,7 +250,7 @@ def _fit_category(name: str, seen: Column, remarks: list[str], *, impute: bool) 
         frequent.sort(key=lambda level: -counts[level])
         levels, other = sorted(frequent[: MAX_LEVELS - 1]), OTHER
         kept = f"the {len(levels)} most frequent have an input each and the others" if levels else (
-            f"none stands in {_LEAST_ROWS} rows or more, so all of them"
+            f"none occurs in {_LEAST_ROWS} rows or more, so all of them"
         )  # fmt: skip
         remarks.append(
             f"column {name!r} has {len(counts)} different values: {kept} share one input. Drop it "
@@ -403,7 +403,7 @@ def _gapless(table: NDArray[np.float64] | Frame) -> NDArray[np.float64] | None:
 
 
 def is_plain(entries: Sequence[Entry]) -> bool:
-    """Whether every input is a raw number, in its unit."""
+    """Return whether every input is a raw number, in its unit."""
     return all(
         entry["kind"] == "numeric"
         and "part" not in entry
@@ -477,7 +477,7 @@ def with_known_levels(
     """The inputs, (n, q), with a known level drawn at random where a value has none of its own.
 
     A new level is one more draw of what the known ones are draws of. So its prediction is the
-    mixture of theirs, and the doubt about it has the differences between levels.
+    mixture of theirs, and its uncertainty includes the differences between levels.
 
     Example:
         >>> color = {"name": "color", "kind": "category", "levels": ["blue", "red"], "fill": None}

@@ -164,7 +164,7 @@ def iterate_files(
 def names_below(folder: Path, begin: str = "", around: tuple[Path, ...] = ()) -> Iterator[str]:
     """Names of all files below a folder, part by part in order; one folder's at a time in memory.
 
-    Links are followed, but not into a folder that they lie in. One that leads nowhere counts as a
+    Links are followed, but not into a folder that contains them. One that leads nowhere counts as a
     file, which cannot be read.
     """
     around = (*around, folder.resolve())

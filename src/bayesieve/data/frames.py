@@ -176,7 +176,7 @@ def _numbers_of(words: Column) -> Column:
 
 
 def kind_of(column: Column) -> Kind:
-    """Whether a column holds numbers, bools, dates or text."""
+    """Return whether a column holds numbers, bools, dates or text."""
     return _KINDS[column.dtype.kind]
 
 

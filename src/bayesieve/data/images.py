@@ -205,7 +205,7 @@ def _decoded(
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image by its name, and not hidden."""
+    """Return whether a file is an image by its name, and not hidden."""
     return name.lower().endswith(SUFFIXES) and not _is_hidden(name)
 
 
@@ -242,7 +242,7 @@ def _place(path: Path, name: str) -> tuple[str, str]:
         return folders[0], folders[1]
     if folders and folders[0] not in _PARTS:
         return "", folders[0]
-    reason = "must lie in train/<class>/, test/<class>/ or <class>/"
+    reason = "must be in train/<class>/, test/<class>/ or <class>/"
     raise BadImageError(f"{name} in {path}", reason)
 
 
@@ -327,7 +327,7 @@ def _collect(path: Path, names: list[str], stacks: list[_Pixels], spill: Path | 
     classes, numbers = np.unique([places[i][1] for i in order], return_inverse=True)
     if len(classes) == 1 and not places[first][0] and any(name.count("/") > 1 for name in names):
         raise DataError(
-            f"images: all images in {path} lie in one folder, {classes[0]}. Give that folder if "
+            f"images: all images in {path} are in one folder, {classes[0]}. Give that folder if "
             "its folders are the classes."
         )
     for_test = np.array([places[i][0] == "test" for i in order], dtype=bool)

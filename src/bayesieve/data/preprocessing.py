@@ -234,7 +234,7 @@ class PixelScale:
 
     @property
     def is_identity(self) -> bool:
-        """Whether inputs are pixels."""
+        """Return whether inputs are pixels."""
         return not any(self.mean) and all(value == 1 for value in self.std)
 
     def pixels(self, x: Tensor) -> Tensor:

@@ -244,7 +244,7 @@ def prepare_table(table: Mapping[str, object], recipe: Recipe) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """A table as it stands in its file.
+    """A table as its file has it.
 
     Args:
         name: of the data set.

@@ -284,7 +284,7 @@ class _Rows(NamedTuple):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether index and value of each nonzero take fewer bytes than all values."""
+        """Return whether index and value of each nonzero take fewer bytes than all values."""
         size, n_nonzero = self.values.element_size(), int(self.values.count_nonzero())
         sparse = n_nonzero * (size + index_bytes(self.n_read - 1))
         sparse += (len(self.values) + 1) * index_bytes(n_nonzero)

@@ -9,7 +9,7 @@ from bayesieve.text import as_percent, certificate_rows, markdown_table, one_lin
 _WORDS = {
     "error": "error", "rmse": "RMSE", "nll": "NLL (nats)", "ece": "ECE",
     "log_lik": "log-likelihood (nats)", "brier": "Brier score", "coverage_90": "90 % coverage",
-    "epistemic": "doubt about the weights (nats)", "zeros": "zeros",
+    "epistemic": "epistemic uncertainty (nats)", "zeros": "zeros",
     "weights": "non-zero parameters", "parameters": "parameters", "bytes": "bytes",
 }  # fmt: skip
 _OF_BUNDLES = ("error", "nll", "ece", "rmse", "log_lik", "coverage_90", "zeros", "weights",

@@ -61,13 +61,13 @@ def _transformers(who: str) -> Any:
 
 
 def is_pretrained(module: object) -> bool:
-    """Whether a module is a model of transformers; the library is not loaded for it."""
+    """Return whether a module is a model of transformers; the library is not loaded for it."""
     names = [f"{kind.__module__}.{kind.__name__}" for kind in type(module).__mro__]
     return "transformers.modeling_utils.PreTrainedModel" in names
 
 
 def is_narrowed(module: object) -> bool:
-    """Whether a module is what `narrowed` returned, or was loaded as such."""
+    """Return whether a module is what `narrowed` returned, or was loaded as such."""
     return is_pretrained(module) and isinstance(getattr(module.config, ENTRY, None), dict)  # type: ignore[attr-defined]
 
 
@@ -325,7 +325,7 @@ def _empty(transformers: Any, config: Mapping[str, Any]) -> Any:
 
 
 def is_folder(folder: Path) -> bool:
-    """Whether a folder claims to hold a model that `save` wrote."""
+    """Return whether a folder claims to hold a model that `save` wrote."""
     path = folder / "config.json"
     return path.is_file() and ENTRY in read_json(path)
 

@@ -482,11 +482,11 @@ def pair(value: Any) -> tuple[Any, Any]:
 
 
 def _is_tensor(value: object) -> bool:
-    """Whether an argument is a tensor of the module."""
+    """Return whether an argument is a tensor of the module."""
     return isinstance(value, fx.Node) and value.op == "get_attr"
 
 
 def _is_size(node: fx.Node) -> bool:
-    """Whether a node is a size of a value, or one entry of it."""
+    """Return whether a node is a size of a value, or one entry of it."""
     is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
     return reads_size(node) or (is_item and _is_size(node.args[0]))  # type: ignore[arg-type]

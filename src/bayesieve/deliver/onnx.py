@@ -271,7 +271,7 @@ def _after(prepare: Prepared, compute: Callable[[Input], Outputs]) -> Callable[[
 
 
 def takes_pixels(recipe: Mapping[str, Any] | None, example: Tensor) -> bool:
-    """Whether a recipe makes such inputs, (n, ...), of images whose pixels have 8 bits."""
+    """Return whether a recipe makes such inputs, (n, ...), of images whose pixels have 8 bits."""
     if recipe is None or recipe.get("kind") != "image" or example.dtype != torch.float32:
         return False
     return tuple(recipe["shape"]) == example.shape[1:] and recipe["scale"] <= 255

@@ -37,7 +37,7 @@ def predict_bundle(
         x: prepared inputs, (N, ...).
         n_samples: posterior draws; 0 uses the module, None as many as `predict` finds enough.
         seed: of the draws.
-        abstain: mark inputs stranger than this share of held-out examples.
+        abstain: mark inputs less familiar than this fraction of held-out examples.
     """
     known = bundle.familiarity
     if abstain is not None and known is None:

@@ -25,7 +25,7 @@ from bayesieve.uncertainty.conformal import conformal_labels, label_scores
 class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
     """Bayesian neural network classification with honest probabilities and sparse export.
 
-    Columns are standardised inside. None stands for an automatic choice. With targets of m columns
+    Columns are standardised inside. None is an automatic choice. With targets of m columns
     of 0 and 1 (multi-label) every column is a question of its own, answered by one network.
 
     Args:
@@ -102,7 +102,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
         Both are (n,), or (n, m) of several targets.
 
-        The second is the doubt of 1 / `kl_` times the rows; with kl=1 it is Bayes' rule.
+        The second is that of 1 / `kl_` times as many rows; with kl=1 it is Bayes' rule.
         """
         prediction = self._prediction(X)
         return prediction.aleatoric.numpy(), prediction.epistemic.numpy()
@@ -133,7 +133,7 @@ class SieveClassifier(ClassifierMixin, SieveEstimator):  # type: ignore[misc]
 
     @property
     def _several(self) -> bool:
-        """Whether every row has several targets of 0 and 1."""
+        """Return whether every row has several targets of 0 and 1."""
         return getattr(self, "_n_labels", 0) > 0  # old pickles have none
 
     def _labels(self, y: Array) -> Tensor:

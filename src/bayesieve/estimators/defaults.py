@@ -51,11 +51,11 @@ class Choices:
             times as many.
         batch_size: rows per step; else 32 for small tables, up to 256 for large ones.
         lr: learning rate of an engine given by name.
-        schedule: course of learning rate and prior weight; else that of the engine.
-        kl: weight of the prior against the rows; 1 is Bayes' rule, less trusts the rows more.
+        schedule: learning rate and KL weight over the run; else that of the engine.
+        kl: KL weight; 1 is Bayes' rule, less trusts the rows more.
             None lets the inner folds choose.
         folds: inner folds, equal parts of the rows that are held out in turn, whose predictions
-            choose the weight of the prior and, with patience, the epoch; 0 does without. None holds
+            choose the KL weight and, with patience, the epoch; 0 does without. None holds
             out as many of five parts as have 400 rows, a tenth of the rows of large tables, and
             none of less than 20 rows.
         patience: epochs without a better score of the folds before stopping; None is half of the
@@ -209,7 +209,7 @@ def _checked(choices: Choices, who: str) -> EngineName:
     if choices.zeros == 1:
         raise ValueError(f"{who}: zeros must be below 1, got 1.")
     if choices.schedule is not None and choices.kl is not None:
-        raise ValueError(f"{who}: kl stands in the schedule too; give one of them.")
+        raise ValueError(f"{who}: kl is in the schedule too; give one of them.")
     return name
 
 
@@ -241,7 +241,7 @@ def table_bins(n_rows: int, n_columns: int) -> int:
 
 
 def _enough_folds(n_rows: int) -> int:
-    """How many fifths of the rows to hold out in turn.
+    """Return how many fifths of the rows to hold out in turn.
 
     Example:
         >>> [_enough_folds(n) for n in (100, 500, 1000, 3000)]

@@ -1,4 +1,4 @@
-"""How much predictions change when a column is shuffled, and what its weights say."""
+"""Importance of columns: the change of predictions when one is shuffled, and by its weights."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ def column_importance(posterior: Posterior, varies: Tensor) -> Tensor:
 def shuffled_change(
     models: Sequence[SparseModel], x: Tensor, groups: Tensor
 ) -> NDArray[np.float64]:
-    """How much predictions change when a column is shuffled, (p,), largest 1.
+    """Return how much predictions change when a column is shuffled, (p,), largest 1.
 
     It is the root mean square over models of `shuffled_changes` at the posterior mean. A column
     that never varies has 0.

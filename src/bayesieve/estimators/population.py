@@ -55,7 +55,7 @@ class Table:
         return len(self.x)
 
     def counts(self) -> Tensor:
-        """How much each row counts, (n,)."""
+        """Return how much each row counts, (n,)."""
         return torch.ones(len(self), dtype=DTYPE) if self.weight is None else self.weight
 
     def with_folds(self, n_folds: int, parts: int, seed: int) -> "Table":
@@ -83,7 +83,7 @@ class Candidate:
     """One of the settings that the folds choose among.
 
     Args:
-        kl: weight of the prior, times that of the schedule.
+        kl: KL weight, times that of the schedule.
         form: number of the form of the inputs, each with a network for it.
     """
 
@@ -93,12 +93,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Training:
-    """How every network of a population is trained.
+    """Settings that train every network of a population.
 
     Args:
         epochs: passes over its rows.
         batch_size: examples per step.
-        schedule: of learning rate and prior weight.
+        schedule: of learning rate and KL weight.
         patience: epochs without a better score of the folds before a group stops, at its best
             epoch; None trains to the end.
         n_members: networks on all rows, which differ in their random numbers and are averaged.

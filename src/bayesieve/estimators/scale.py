@@ -44,7 +44,7 @@ class Scale:
         cut: bool = False,
         switches: NDArray[np.bool_] | None = None,
     ) -> "Scale":
-        """Of the rows of (n, p), each counting as its weight says; a neutral one does nothing.
+        """Fit the scaling to weighted rows, (n, p); a neutral one is the identity.
 
         With `cut` values far out do not decide the scale of their column. Columns of `switches`,
         (p,), which are 0 or 1, are centred and keep their unit.

@@ -90,7 +90,7 @@ def _weight(node: fx.Node, graph: Graph) -> Tensor:
 
 
 def _makes_units(node: fx.Node, graph: Graph) -> bool:
-    """Whether a node calls a Linear layer or an ungrouped convolution."""
+    """Return whether a node calls a Linear layer or an ungrouped convolution."""
     if graph.operation(node).name not in ("linear", "conv"):
         return False
     layer = graph.layer(node)
@@ -98,7 +98,7 @@ def _makes_units(node: fx.Node, graph: Graph) -> bool:
 
 
 def _treats_units_separately(operation: Operation, n_positions: int) -> bool:
-    """Whether it does so for channels with some number of position axes, 0 for a flat vector."""
+    """Return whether it does so for channels with so many position axes, 0 for a flat vector."""
     if operation.kind not in (Kind.POINTWISE, Kind.CHANNELWISE):
         return False
     return not operation.positions or n_positions in operation.positions

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 
 class Kind(StrEnum):
-    """How an operation treats the channels of its input."""
+    """Treatment of the channels of the input by an operation."""
 
     MIXING = "mixing"  # each output channel is a weighted sum of input channels
     POINTWISE = "pointwise"  # entry by entry, wherever channels are
@@ -258,14 +258,14 @@ def operation_of(node: fx.Node, layer: nn.Module | None = None) -> Operation:
 
 
 def reads_size(node: fx.Node) -> bool:
-    """Whether a node asks for a size, dtype or device of its input and for no value."""
+    """Return whether a node asks for a size, dtype or device of its input and for no value."""
     if node.op == "call_method":
         return node.target in ("size", "dim")
     return node.target is getattr and node.args[1] in ("shape", "ndim", "dtype", "device")
 
 
 def flattens(node: fx.Node, layer: nn.Module | None = None) -> bool:
-    """Whether a node merges all axes after the first and keeps the first, whatever their sizes."""
+    """Return whether a node merges all axes after the first, whatever their sizes."""
     if node.op == "call_module":
         return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
     if node.target in (torch.flatten, "flatten"):
@@ -279,7 +279,7 @@ _WHOLE: tuple[Any, ...] = (((1,), {}), ((1, -1), {}), ((), {"start_dim": 1}))
 
 
 def _is_batch_size(argument: object) -> bool:
-    """Whether an argument is x.size(0) or x.shape[0]."""
+    """Return whether an argument is x.size(0) or x.shape[0]."""
     if not isinstance(argument, fx.Node):
         return False
     if argument.op == "call_method":
@@ -402,6 +402,6 @@ def spelled(
 
 
 def overwrites(target: Any) -> bool:
-    """Whether an ATen operator writes to its input in a way that no spelling of the table does."""
+    """Return whether an ATen operator writes to its input, unlike every row of the table."""
     is_operator = isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
     return is_operator and target not in _SAME and target not in _OTHER

@@ -84,7 +84,7 @@ class Adapter(nn.Module):
 
 
 def _adaptable(module: nn.Module) -> bool:
-    """Whether an adapter can stand beside a module."""
+    """Return whether an adapter fits a module."""
     if isinstance(module, _CONVOLUTIONS):
         return type(module) in _CONVOLUTIONS and module.groups == 1
     return is_linear(module)
@@ -174,7 +174,7 @@ def _wanted(name: str, layer: nn.Module, target: Target | None) -> bool:
 
 
 def merged(model: nn.Module) -> nn.Module:
-    """A copy of an adapted network with every low-rank part inside the map it stands beside.
+    """A copy of an adapted network with every low-rank part added to the map it belongs to.
 
     Args:
         model: of `adapters`, or `posterior.to_module()` of a posterior over it.

@@ -58,7 +58,7 @@ class PiecewiseLinear(nn.Module):
         """Bins with about equally many of the rows of x, (n, p), in units near 1.
 
         A column of at most T + 1 values has its edges at them. The columns that have bins are
-        `has_more_than_two` of these rows unless told otherwise.
+        `has_more_than_two` of these rows by default.
 
         Example:
             >>> PiecewiseLinear.of(torch.tensor([[0.0], [1.0], [1.0], [5.0]]), 3).edges

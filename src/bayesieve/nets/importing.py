@@ -56,7 +56,7 @@ def from_path(path: str, input_shape: tuple[int, ...], n_outputs: int) -> nn.Mod
 
 
 def is_factory(name: str | None) -> bool:
-    """Whether a network is named by the path of its factory, so that building it runs code.
+    """Return whether a network is named by the path of its factory, so that building it runs code.
 
     Example:
         >>> is_factory("module:my_nets.small"), is_factory("mlp:50")

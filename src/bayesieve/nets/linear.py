@@ -7,7 +7,7 @@ from torch.nn.functional import linear
 
 
 def acts_as_linear(module: nn.Module) -> bool:
-    """Whether a module computes x W + b, or x Wᵀ + b, of its `weight` and perhaps `bias`.
+    """Return whether a module computes x W + b, or x Wᵀ + b, of its `weight` and perhaps `bias`.
 
     It is tried on a few inputs with random numbers for its parameters.
 
@@ -56,7 +56,7 @@ def matrix_of(layer: nn.Module) -> Tensor:
 
 
 def _is_transposed(layer: nn.Module) -> bool:
-    """Whether a layer of another library has (inputs, outputs), as the Conv1D of GPT-2."""
+    """Return whether a layer of another library has (inputs, outputs), as the Conv1D of GPT-2."""
     weight = layer.weight
     assert isinstance(weight, Tensor)
     try:
@@ -73,7 +73,7 @@ def _is_transposed(layer: nn.Module) -> bool:
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether an adapter can stand beside a module: it is a linear map, by type or by deed."""
+    """Return whether an adapter fits a module: a linear map, by type or by what it computes."""
     return type(module) is nn.Linear or (
         not isinstance(module, nn.Linear) and acts_as_linear(module)
     )

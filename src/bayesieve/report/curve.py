@@ -148,12 +148,12 @@ def _times(
 
 
 def _takes(example: Tensor) -> bool:
-    """Whether the runtime can take such inputs."""
+    """Return whether the runtime can take such inputs."""
     return example.dtype == torch.float32 and example.dim() > 1
 
 
 def _speedup(times: Mapping[str, Sequence[float]], where: str, *, busy: bool) -> Json:
-    """How many times faster the sieved network is, turn by turn.
+    """Return how many times faster the sieved network is, turn by turn.
 
     Example:
         >>> times = {"torch dense": [4.0, 4.4, 3.8, 4.0], "torch sieved": [2.0, 2.0, 2.0, 2.0]}
@@ -178,7 +178,7 @@ def _without_zeros(posterior: Posterior) -> nn.Module:
 
 
 def sieve_before(source: Source, limits: Limits, zeros: float) -> tuple[Json | None, Tensor | None]:
-    """The network to compare with, pruned in one shot from where it is; None without one.
+    """The network to compare with, by one-shot pruning; None without one.
 
     Args:
         source: the run.

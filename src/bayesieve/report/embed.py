@@ -110,7 +110,7 @@ def embed(source: Source, levels: Tensor, limits: Limits) -> Json:
 
 
 def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int:
-    """How many draws of so many weights fit; none rather than a few."""
+    """Return how many draws of so many weights fit; none rather than a few."""
     if not has_spread(posterior):
         return 0
     fitting = min(MOST_DRAWS, limits.draw_bytes // max(DRAWN_BYTES * n_weights, 1))

@@ -28,7 +28,7 @@ _RANGE = torch.tensor([0.01, 0.99], dtype=torch.float64)  # of its training valu
 
 
 def describe_inputs(data: DataSet) -> Json:
-    """How inputs are made: {"kind": "image", ...}, {"kind": "table", ...} or {"kind": "none"}.
+    """Describe the inputs: {"kind": "image", ...}, {"kind": "table", ...} or {"kind": "none"}.
 
     Example:
         >>> from bayesieve.data import load_data
@@ -55,7 +55,7 @@ def describe_inputs(data: DataSet) -> Json:
 
 
 def familiarity(known: Familiarity | None) -> Json | None:
-    """What training inputs look like, each tensor packed; None where inputs have no familiarity.
+    """Pack the tensors of the familiarity of the inputs; None where inputs have none.
 
     Example:
         >>> from bayesieve.data import load_data
@@ -290,7 +290,7 @@ def shown(x: Tensor, data: DataSet) -> Any:
 
 
 def is_image(data: DataSet) -> bool:
-    """Whether inputs are pictures of one or three channels that can be shown.
+    """Return whether inputs are pictures of one or three channels that can be shown.
 
     Example:
         >>> from bayesieve.data import load_data

@@ -199,7 +199,7 @@ def _of_numbers(prediction: RealPrediction, data: DataSet) -> Json:
 
 
 def _risk_coverage(doubt: Tensor, loss: Tensor) -> Json:
-    """Mean loss of the least doubtful examples, by their share, thinned out."""
+    """Mean loss of the least uncertain examples, by their fraction, thinned out."""
     coverage, risk = risk_coverage(doubt, loss)
     some = spread_out(len(coverage), _MOST_POINTS)
     return {"coverage": rounded(coverage[some], 5), "risk": rounded(risk[some], 5)}
@@ -245,12 +245,12 @@ def examples(evaluation: Evaluation, data: DataSet, limits: Limits) -> Json:
 
 
 def doubt_map(evaluation: Evaluation, known: Familiarity | None, data: DataSet) -> Json | None:
-    """Test examples by confidence and doubt; None for a regression or an answer per position.
+    """Map test examples by confidence and uncertainty; None for a regression or positions.
 
     Returns:
-        sure, doubt (entropy, nats), familiarity (or None), right, label and said of at most 2,000
+        sure, `doubt` (entropy, nats), familiarity (or None), right, label and said of at most 2,000
         examples; those with `inputs`, to put into the network, come first: mistakes, the most
-        doubtful ones and some of the rest.
+        uncertain ones and some of the rest.
     """
     prediction = evaluation.prediction
     if not isinstance(prediction, ClassPrediction) or prediction.positions:

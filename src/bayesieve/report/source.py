@@ -35,7 +35,7 @@ class Source:
         history: one row of numbers per epoch.
         certificate: what `certify` found, if it was asked.
         familiarity: of the inputs, if it is known; None learns it from the training examples.
-        kl: weight of the prior against the data; 1 is Bayes' rule.
+        kl: KL weight; 1 is Bayes' rule.
         provenance: where it comes from, as far as that is known: `config` (resolved settings by
             section), `meanings` of settings by section and name, `versions` of packages, `hashes`
             (SHA-256 by file name), `command` to make it again, `seconds` of training, `folder` as a
@@ -71,7 +71,7 @@ class Source:
 
     @property
     def sampler(self) -> bool:
-        """Whether it is a chain of draws, whose mean is no network that was ever visited."""
+        """Return whether it is a chain of draws, whose mean is no network that was ever visited."""
         return isinstance(self.posterior, Samples) and has_spread(self.averaged)
 
     @property
@@ -82,7 +82,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much may go into a page, all runs together where sizes are meant.
+    """Limits of what goes into a page; sizes are of all runs together.
 
     Args:
         points: positions of the slider.

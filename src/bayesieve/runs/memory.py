@@ -83,7 +83,7 @@ class MemoryNeed:
         return (self.peak - _LIBRARIES) / _RESERVE
 
     def fits(self, device: torch.device | str = "cpu") -> bool:
-        """Whether the peak is not more than what is free on the device."""
+        """Return whether the peak is not more than what is free on the device."""
         return self.peak <= free_bytes(device)
 
     def check(self, who: str, device: torch.device | str = "cpu") -> None:

@@ -200,7 +200,7 @@ def linear_decay(done: float) -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train.
+    """A plan of training.
 
     Args:
         optimiser: `GradientDescent(...)` or `Adam(...)`.

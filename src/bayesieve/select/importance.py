@@ -126,7 +126,7 @@ def normalised(psi: Tensor, varies: Tensor | None = None) -> Tensor:
 def weight_probabilities(
     posterior: Posterior, source: Source | None = None, prior_stds: PriorStds | None = None
 ) -> Tensor:
-    """How probable it is that each weight matters, (d,), in [0, 1].
+    """Return how probable it is that each weight matters, (d,), in [0, 1].
 
     "inclusion" is that of the posterior (sBNN's p, the averaged ρ of SG-MCMC, TDAMP's groups);
     "evidence" is the probability at even prior odds that a weight is not 0, the sigmoid of

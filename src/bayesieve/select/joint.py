@@ -271,14 +271,14 @@ class _Columns:
         return len(self.first)
 
     def inclusion(self, probability: Array, inside: Array) -> Array:
-        """Of columns, (C, G): the probability of one input, or whether one of several is in."""
+        """Return of columns, (C, G), the probability of one input, or whether one of many is in."""
         columns: Array = probability[:, self.first]
         for g, inputs in self.several:
             columns[:, g] = inside[:, inputs].any(1)
         return columns
 
     def effects(self, effects: Array) -> Array:
-        """Of columns, (C, G), from those of inputs, (C, D)."""
+        """Return the effects of columns, (C, G), from those of inputs, (C, D)."""
         columns: Array = effects[:, self.first]
         for g, inputs in self.several:
             columns[:, g] = np.sqrt(np.square(effects[:, inputs]).sum(1))
@@ -375,7 +375,7 @@ class _Chains:
         self._flip(np.where(gain > self.rng.logistic(size=len(chain)), g, f), swapped)
 
     def _nearness(self, f: Array) -> Array:
-        """How readily functions f, (C,), swap with all others, (C, F), unnormalised q(· | f)."""
+        """Return how readily functions f, (C,), swap with all others: unnormalized q(· | f)."""
         near = np.square(np.square(self._gram_rows(f))) + 1e-6
         near[self.chain, f] = 0.0
         return near * self.present

@@ -180,8 +180,8 @@ def prune_by_evidence(
     if isinstance(whole.prior, Normal) and sparse.zeros > _MUCH:
         warnings.warn(
             f"prune_by_evidence: {sparse.zeros:.0%} of the weights go by the evidence of each "
-            "alone, and what that costs was not measured: weights that stand in for each other "
-            "are missed together. Compare `evaluate` before and after, or use sieve_trained, "
+            "alone, and what that costs was not measured: correlated weights each look redundant "
+            "given the others. Compare `evaluate` before and after, or use sieve_trained, "
             "which stops at a stated loss.",
             stacklevel=2,
         )

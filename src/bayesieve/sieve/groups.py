@@ -41,7 +41,7 @@ class Units:
     """Units of the linked layers of a network, from the output to the input.
 
     Args:
-        layout: where each tensor sits in w.
+        layout: the slice of w of each tensor.
         links: each consumer comes before its producers.
     """
 

@@ -20,7 +20,7 @@ from bayesieve.sieve.weight_rules import Rule, keep_zeros
 
 
 class LayerCount(NamedTuple):
-    """How many entries of one named tensor are kept."""
+    """The number of entries of one named tensor that are kept."""
 
     name: str
     kept: int

@@ -33,7 +33,7 @@ class _Schedule:
     scope: Scope = "global"
 
     def is_active(self, progress: float) -> bool:
-        """Whether a mask is in force; true to the end of the run, also after `end`."""
+        """Return whether a mask is in force; true to the end of the run, also after `end`."""
         return progress > self.start
 
     def zeros_at(self, progress: float) -> float:
@@ -162,7 +162,7 @@ class GradualUnits:
         _check_span("GradualUnits", self.start, self.end)
 
     def is_active(self, progress: float) -> bool:
-        """Whether a mask is in force; true to the end of the run, also after `end`."""
+        """Return whether a mask is in force; true to the end of the run, also after `end`."""
         return progress > self.start
 
     def kept_at(self, progress: float, layer: str, n: int) -> int:

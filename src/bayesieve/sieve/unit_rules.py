@@ -295,7 +295,7 @@ class RemovalOrder:
 
 
 def layer_positions(posterior: Posterior, example: Any) -> dict[str, int]:
-    """How often one example passes through each weight tensor of a layer."""
+    """Return how often one example passes through each weight tensor of a layer."""
     module = posterior.to_module()
     one = as_inputs("layer_positions", example)[:1]
     uses, _ = weight_uses(module, one.to(posterior.network.device))

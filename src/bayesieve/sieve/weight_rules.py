@@ -81,7 +81,7 @@ class keep_zeros:
 
 
 def fewest_kept(network: Network) -> int:
-    """How many entries `keep_zeros` leaves at least, whatever the weights are.
+    """Return how many entries `keep_zeros` leaves at least, whatever the weights are.
 
     What is not pruned and belongs to no removed unit, and one weight of each layer.
 

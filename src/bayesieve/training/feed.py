@@ -1,4 +1,4 @@
-"""What the steps of a run take: examples in random order, or the batches of a stream."""
+"""Batches for the steps of a run: examples in random order, or the batches of a stream."""
 
 from collections.abc import Generator
 from typing import Any

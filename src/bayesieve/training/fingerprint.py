@@ -122,5 +122,5 @@ def _compare(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> st
 
 
 def _same(a: list[Any], b: list[Any]) -> bool:
-    """Whether two parts are equal, or their numbers within rounding."""
+    """Return whether two parts are equal, or their numbers within rounding."""
     return bool(a[0] == b[0] or abs(a[1] - b[1]) <= _ROUNDING * max(a[2], b[2]))

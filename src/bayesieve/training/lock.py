@@ -58,7 +58,7 @@ def folder_locked(folder: Path, wait: float = 0.0) -> Iterator[None]:
 
 
 def is_locked_here(folder: Path) -> bool:
-    """Whether this thread has locked a folder."""
+    """Return whether this thread has locked a folder."""
     return _key(folder) in _held
 
 
@@ -184,7 +184,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _is_alive(pid: object) -> bool:
-    """Whether a process of this host runs."""
+    """Return whether a process of this host runs."""
     try:
         os.kill(int(str(pid)), 0)
     except (ProcessLookupError, ValueError, OverflowError):

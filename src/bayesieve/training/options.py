@@ -23,10 +23,10 @@ class Pruning(Protocol):
 
     @property
     def soft(self) -> bool:
-        """Whether pruned weights keep learning, and may return, until the end."""
+        """Return whether pruned weights keep learning, and may return, until the end."""
 
     def is_active(self, progress: float) -> bool:
-        """Whether a mask is in force at this fraction of the run."""
+        """Return whether a mask is in force at this fraction of the run."""
 
     def check(self, posterior: Posterior) -> None:
         """Raise before training if the schedule cannot work on such a posterior."""

@@ -177,7 +177,7 @@ def should_compile(mode: CompileMode, device: torch.device, n_updates: float) ->
 
 
 def should_run_natively(mode: CompileMode, like: Tensor, n_updates: float) -> bool:
-    """Whether steps run in C: in float32 on a CPU with a C compiler.
+    """Return whether steps run in C: in float32 on a CPU with a C compiler.
 
     "auto" leaves out runs that are over before it counts. Results differ by rounding, and weight
     noise is drawn in another way (core.noise).

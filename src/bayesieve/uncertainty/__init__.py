@@ -1,1 +1,1 @@
-"""What a prediction is worth: OOD scores, intervals, calibration, attacks, comparisons."""
+"""Quality of predictions: OOD scores, intervals, calibration, attacks, comparisons."""

@@ -10,7 +10,7 @@ increasing function. For a posterior predictive l is the log of the *mean* proba
 draws (`ClassPrediction.log_probs`), never the mean of the log-probabilities:
 the temperature then corrects the distribution that is reported, not the single draws. Of a
 regression T multiplies the variance, of the noise and of the draws alike. `evaluate` states the
-doubt at the temperature, so that it matches the held-out likelihood.
+uncertainty at the temperature, so that it matches the held-out likelihood.
 
 Departures: T is confined to [0.02, 50]. Where every example is classified right, T = 0 would be
 optimal, and where the scores carry no information, T = ∞; the nearer limit is returned.

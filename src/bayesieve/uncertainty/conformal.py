@@ -1,8 +1,8 @@
 """Conformal intervals and label sets: coverage that does not rest on the model.
 
 K models have each been fitted without some rows; model k gives a score to every row it has not
-seen, larger for a stranger target: |y - mean| / std for real targets, 1 - p(label) for labels. With
-n scores s_i in all, and k(i) the model that did not see row i, the set of a new row x is
+seen, larger for less likely targets: |y - mean| / std for numbers, 1 - p(label) for labels. With n
+scores s_i in all, and k(i) the model that did not see row i, the set of a new row x is
 
     C(x) = { y :  #{ i : s_k(i)(x, y) > s_i } < (1 - α)(n + 1) }.
 

@@ -1,8 +1,8 @@
 """Partial dependence: how the answer changes with one input, over all values of the others.
 
 One input of every example is set to a value, the rest stays as it is, and the answers are averaged
-over the examples [Friedman]. Draws of the posterior each give a curve; their spread is doubt about
-the weights, so a band says where the data decide the curve and where they do not.
+over the examples [Friedman]. Draws of the posterior each give a curve; their spread is epistemic
+uncertainty, so a band says where the data decide the curve and where they do not.
 """
 
 from typing import NamedTuple
@@ -94,7 +94,7 @@ def bands(each: Tensor, m: int, level: float) -> Dependence:
 
 
 def spread_rows(values: Tensor, most: int) -> Tensor:
-    """Numbers of rows of (n, k) that stand for all: different ones, evenly spread in order.
+    """Choose rows of (n, k) that represent all: different ones, evenly spread in order.
 
     Example:
         >>> spread_rows(torch.tensor([[3.0], [1.0], [3.0], [2.0]]), 5).tolist()

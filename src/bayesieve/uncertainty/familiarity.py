@@ -1,6 +1,6 @@
-"""Familiarity: the share of held-out examples that are at least as strange as an input.
+"""Familiarity, an OOD score: a conformal p-value, small for unfamiliar inputs.
 
-Doubt about the weights does not see inputs unlike all training data. This score does. It looks at
+Epistemic uncertainty does not detect inputs unlike all training data. This score does. It looks at
 inputs only, so it works for every network, likelihood and engine, and needs no labels.
 
     z   the input, centred and scaled; of an image its coarse view: the lowest 8 x 8 cosines of
@@ -184,7 +184,7 @@ class Familiarity(nn.Module):
             return torch.cat([self(part.to(self.mean)) for part in x.split(_BATCH)])
 
     def distance(self, x: Tensor) -> Tensor:
-        """Distance to the nearest kind of training example, (N,); it ranks strangers too."""
+        """Distance to the nearest kind of training example, (N,); it ranks OOD inputs too."""
         self._check(x)
         with torch.no_grad():
             return torch.cat([self._distance(part.to(self.mean)) for part in x.split(_BATCH)])
@@ -287,7 +287,7 @@ def _cosines(size: int) -> Tensor:
 def _bands(shape: Sequence[int]) -> list[tuple[int, int, int, int]]:
     """First and last row, first and last column of the cosines of bands beyond the coarse view.
 
-    A band lies between two rectangles that begin at the slowest cosine: first its waves along the
+    A band is between two rectangles that begin at the slowest cosine: first its waves along the
     columns of pixels, then those along the rows. Bands without a cosine are left out.
 
     Example:

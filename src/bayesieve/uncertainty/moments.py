@@ -13,7 +13,7 @@ moving together: the largest mean keeps its variance, and stds are averaged. Sum
 are taken as independent. Other activations are integrated at eight points. The last layer, if it is
 Linear, has the covariance of its outputs.
 
-Two or three passes through the network take the place of a hundred draws. Outputs then become 32
+Two or three runs of the network take the place of a hundred draws. Outputs then become 32
 fixed points of their Gaussian (Sobol's), from which the likelihood makes its prediction.
 
 Reference: Frey and Hinton (1999), Variational Learning in Nonlinear Gaussian Belief Networks.
@@ -55,7 +55,7 @@ class Gaussians(NamedTuple):
 
 
 class _Squares(NamedTuple):
-    """Of a layer: m² + s², s² and the variance of its bias; None where there is no spread.
+    """Squares of a layer: m² + s², s² and the variance of its bias; None without a spread.
 
     `both` has m² + s² beside s² along the inputs: one product instead of two.
     """

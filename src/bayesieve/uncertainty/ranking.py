@@ -36,7 +36,7 @@ def auroc(inside: Tensor, outside: Tensor) -> float:
 
     Args:
         inside: scores of in-distribution examples, shape (N,).
-        outside: scores of out-of-distribution examples, shape (M,); higher means stranger.
+        outside: scores of out-of-distribution examples, shape (M,); higher means less familiar.
 
     Example:
         >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.4, 0.9]))  # (1 + 1 + 1 + ½) / 4

@@ -10,7 +10,7 @@ are rotations and Gaussian noise. Each is scored by accuracy, predictive entropy
 
 Both take the sign from the log-odds log p - log(1 - p), whose gradient is that of log p divided by
 1 - p: the same sign. Where p is nearly 1 the gradient of log p itself is nearly 0 and its sign, in
-float32, mostly rounding, which would make the surest networks look robust.
+float32, mostly rounding, which would make the most confident networks look robust.
 """
 
 import copy

@@ -187,8 +187,8 @@ def test_images_grey_mixed_and_resized(tmp_path):
         ({"train/a/x.png": b"not an image"}, r"x\.png must be an intact image"),
         ({"train/a/x.png": png((9, 9), 0)[:60]}, r"must be an intact image"),
         ({"train/a/x.txt": b"text"}, r"train/a/x\.txt must be an image"),
-        ({"x.png": png((2, 2), 0)}, r"x\.png must lie in train/<class>/"),
-        ({"val/a/x.png": png((2, 2), 0)}, r"lie in one folder, val\. Give that folder"),
+        ({"x.png": png((2, 2), 0)}, r"x\.png must be in train/<class>/"),
+        ({"val/a/x.png": png((2, 2), 0)}, r"are in one folder, val\. Give that folder"),
         (
             {"train/a/x.png": png((2, 2), 0), "b/x.png": png((2, 2), 0)},
             r"for all files or for none",

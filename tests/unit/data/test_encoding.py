@@ -207,7 +207,7 @@ def test_values_without_a_level_may_be_any_of_them():
 
 def test_a_column_that_names_the_rows_is_one_constant_and_said():
     names = np.array([f"row{k}" for k in range(30)], dtype=object)
-    with pytest.warns(UserWarning, match="none stands in 2 rows or more.*Drop it if"):
+    with pytest.warns(UserWarning, match="none occurs in 2 rows or more.*Drop it if"):
         (entry,) = fit_encoding("t", {"id": names})
     assert entry["levels"] == ["(other)"]
     assert (encode({"id": names}, [entry]) == 1).all()

@@ -100,7 +100,7 @@ def test_readers_without_javascript_see_the_numbers(text, data):
 
 def test_tempering_is_said_beside_the_doubt(data):
     run = collect([digits_source(epochs=1, kl=0.2)], limits=QUICK)["runs"][0]
-    assert "that of 5 times the data" in run["tempering"]
+    assert "5 times as much data" in run["tempering"]
     assert data["runs"][0]["tempering"] == ""
 
 

@@ -1,6 +1,6 @@
 """One look for every figure: palette, axes, percentages, and a save that is all or nothing.
 
-The palette is that of Okabe and Ito, told apart by readers with any colour vision.
+The palette is that of Okabe and Ito, distinct for readers with any color vision.
 """
 
 import math
@@ -143,7 +143,7 @@ def series_colors(n: int) -> list[str]:
 
 
 def series_dashes(n: int) -> list[Dash]:
-    """Return n line styles beside `series_colors`, so that lines are told apart in grey too.
+    """Return n line styles beside `series_colors`, so that lines are distinct in gray too.
 
     The ramp of many lines goes from dark to light, and stays solid.
 

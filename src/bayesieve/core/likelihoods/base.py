@@ -115,7 +115,7 @@ class Likelihood(ABC):
         return self
 
     def n_outputs(self, n: int) -> int:
-        """How many outputs the network needs for n classes or n target columns."""
+        """Return how many outputs the network needs for n classes or n target columns."""
         return n
 
     def frozen(self, numbers: Numbers) -> Self:
@@ -214,7 +214,7 @@ class RealLikelihood(Likelihood):
         return {}
 
     def log_noise_outputs(self, n: int) -> slice:
-        """Those of n outputs of a network that are a log standard deviation; none for most."""
+        """Return the slice of n outputs that predict a log standard deviation; empty by default."""
         return slice(0, 0)
 
     def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:

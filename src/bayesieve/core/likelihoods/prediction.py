@@ -13,7 +13,7 @@ H[p̄] of few draws is too small on average, and the mutual information with it:
 its draws. Both are corrected by the jackknife, unless the draws are the whole posterior.
 
 A temperature T makes the prediction p̄^(1/T), renormalised; of real numbers it multiplies the
-variance. The doubt about the weights follows: of all joint distributions of draw and label with the
+variance. The epistemic part follows: of all joint distributions of draw and label with the
 new p̄, the one nearest to that of the draws keeps p(draw | label), and its mutual information is
 stated. Of real numbers both parts of the variance are multiplied by T.
 """
@@ -83,7 +83,7 @@ def independent_means(values: Tensor, drawn: Drawn) -> Tensor:
 
 
 def missing_entropy(sample_log_probs: Tensor, drawn: Drawn) -> Tensor:
-    """What H[p̄] lacks on average for want of draws: (S, N, C) to (N,), by the jackknife.
+    """Estimate the bias of the entropy H[p̄] of few draws, (S, N, C) to (N,), by the jackknife.
 
     Right on average: with a handful of draws the sum may exceed the largest possible entropy.
 
@@ -124,7 +124,7 @@ class ClassPrediction:
         sample_log_probs: (S, N, C), nats.
         drawn: how the weight vectors were chosen.
         temperature: T of the averaged probabilities; `tempered` sets it.
-        familiarity: (N,), the share of held-out examples at least as strange; None if not asked.
+        familiarity: (N,), OOD score: the fraction of held-out examples at least as unfamiliar.
         abstained: (N,) bool, inputs too unfamiliar to answer; None if not asked.
     """
 
@@ -186,7 +186,7 @@ class ClassPrediction:
         return at_temperature(log_mean_prob(self._draws), self.temperature)
 
     def tempered(self, temperature: float) -> "ClassPrediction":
-        """The prediction p̄^(1/T), with the doubt that goes with it."""
+        """Return the prediction p̄^(1/T), with its uncertainty."""
         check_positive("tempered", temperature=temperature)
         return replace(self, temperature=self.temperature * temperature)
 
@@ -221,7 +221,7 @@ class ClassPrediction:
 
     @cached_property
     def _missing(self) -> Tensor:
-        """What few draws lack, in proportion to the information at this temperature."""
+        """Estimate the bias of few draws, in proportion to the information at this temperature."""
         missing = missing_entropy(self._draws, self.drawn)
         if self.temperature == 1.0:
             return missing

@@ -6,7 +6,7 @@
 
 `op` is "input", "tensor", "layer", "function", "method" or "output". Arguments are JSON values;
 {"node": name} is an earlier result, and {"tuple": [...]}, {"slice": [...]}, {"dtype": name},
-{"float": "inf"} and {"ellipsis": true} stand for what JSON lacks.
+{"float": "inf"} and {"ellipsis": true} are values that JSON lacks.
 
 Only the names in `allowed` are ever called. Every other name that reaches the generated module
 (nodes, paths, keywords) is a plain identifier, so that no text of a file becomes code.
@@ -68,7 +68,7 @@ def trace(
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Whether a module is one layer; `trace` then calls it "0"."""
+    """Return whether a module is one layer; `trace` then calls it "0"."""
     return type(module) in allowed.MODULES.values()
 
 

@@ -76,8 +76,8 @@ def likelihood_from_json(
     Args:
         row: what `likelihood_to_json` made.
         classes: names of the classes, if there are any.
-        learned: whether a noise level that was learned stands in a posterior; otherwise it is the
-            number in `row`.
+        learned: whether a posterior holds a learned noise level; otherwise it is the number in
+            `row`.
 
     Example:
         >>> likelihood_from_json({"name": "Gaussian", "noise_std": 0.5}, None)

@@ -247,7 +247,7 @@ def _axis_order(tensor: Tensor) -> list[int] | None:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors agree in dtype, shape and every bit."""
+    """Return whether two tensors agree in dtype, shape and every bit."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
     return bool((a.reshape(-1).contiguous().view(torch.uint8) ==

@@ -59,7 +59,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How the network runs at one batch size, and what was measured.
+    """The choice of how the network runs at one batch size, with its times.
 
     Args:
         batch: number of examples.
@@ -107,7 +107,7 @@ class Runtime:
     kind. Threads may call it at the same time.
 
     Args:
-        module: the module it stands for.
+        module: the module it replaces.
         plan: a row for each batch size.
         zeros: fraction of weights that are 0, by name of each layer whose zeros can be skipped.
         kernel: "compiled", or why there is no compiled kernel.
@@ -291,7 +291,7 @@ class _Network:
         return _run(self.stages, x)
 
     def wanted(self, module: nn.Module, x: Tensor) -> Tensor:
-        """What the outputs are checked against: the module, or with 8-bit weights the twin."""
+        """Compute the outputs to check against: of the module, or of its twin in 8 bits."""
         return _run(self.twin or [module], x)
 
 

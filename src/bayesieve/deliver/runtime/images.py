@@ -412,6 +412,6 @@ class _Reader:
 
 
 def _is_number(node: fx.Node) -> bool:
-    """Whether a node is an entry of a size."""
+    """Return whether a node is an entry of a size."""
     first = node.args[0] if node.args else None
     return node.target is operator.getitem and isinstance(first, fx.Node) and reads_size(first)

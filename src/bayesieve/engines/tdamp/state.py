@@ -25,7 +25,7 @@ class Wiring:
 
     Attributes:
         layers: tensor names, from input to output.
-        n_groups: g; the index g stands for "no group".
+        n_groups: g; the index g means "no group".
         blocks: the range of groups of each layer, each with its own sparsity.
         group_of: (d,), the group whose indicator switches a weight.
         source_of: (d,), the hidden unit that a weight reads, where units are groups.

@@ -292,7 +292,7 @@ class Rewriter:
 
 
 class Rule:
-    """How one kind of operation treats channels.
+    """The treatment of channels by one kind of operation.
 
     This one is a barrier: nothing is assumed, the operation reads and returns every channel.
     Other rules know better.

@@ -201,7 +201,7 @@ def terms(node: fx.Node) -> list[fx.Node]:
 
 
 def _does(node: fx.Node, name: str) -> bool:
-    """Whether an operation is "add", "sub" or "mul"."""
+    """Return whether an operation is "add", "sub" or "mul"."""
     return operation_of(node).name == name
 
 
@@ -210,7 +210,7 @@ def _is_sum(node: fx.Node) -> bool:
 
 
 def _has_table(node: fx.Node) -> bool:
-    """Whether a term is a tensor of the network itself, perhaps what another term has become."""
+    """Return whether a term is a tensor of the network itself, or has become one."""
     return any(x.op == "get_attr" for x in terms(node))
 
 
@@ -220,7 +220,7 @@ def _axis_of(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> int:
 
 
 def _is_matched(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> bool:
-    """Whether a term has its channels along the output's, one for one."""
+    """Return whether a term has its channels along the output's, one for one."""
     same_axis = flow.channels[x].axis == _axis_of(x, axis, node, flow)
     return same_axis and len(flow.channels[x]) == flow.shape(node)[axis]
 
@@ -237,7 +237,7 @@ def _axis(node: fx.Node, flow: Flow) -> int | None:
 
 
 def _follows(x: fx.Node, axis: int, node: fx.Node, flow: Flow) -> bool:
-    """Whether a term has its channels along an axis of the output, or is the same all along it."""
+    """Return whether a term has its channels along an axis of the output, or is constant there."""
     x_axis = _axis_of(x, axis, node, flow)
     return _is_matched(x, axis, node, flow) or x_axis < 0 or flow.shape(x)[x_axis] == 1
 

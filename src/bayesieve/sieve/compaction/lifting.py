@@ -153,7 +153,7 @@ def _lift(node: fx.Node, graph: Graph) -> set[str]:
 
 
 def _read_by_layers(node: fx.Node) -> bool:
-    """Whether a tensor is read once, or by an embedding and the layer that is tied to it."""
+    """Return whether a tensor is read once, or by an embedding and the layer that is tied to it."""
     return len(node.users) == 1 or {u.target for u in node.users} <= {F.linear, F.embedding}
 
 

@@ -147,7 +147,7 @@ def _foldable(layer: nn.Module, values: Tensor) -> Tensor:
 
 
 def _loses_taps(layer: nn.Module) -> bool:
-    """Whether some output positions see fewer taps than others."""
+    """Return whether some output positions see fewer taps than others."""
     if isinstance(layer, nn.Linear):
         return False
     if isinstance(layer, _TRANSPOSED):

@@ -139,7 +139,7 @@ def analyse(graph: Graph) -> Flow:
 
 
 def couple(graph: Graph, entries: Mapping[str, Tensor], movable: Tensor) -> Coupling:
-    """Find the channels that go together; arguments as for `Coupling`."""
+    """Find the coupled channels; arguments as for `Coupling`."""
     flow = forwards(graph)
     coupling = Coupling(flow, entries, movable)
     for node in graph.nodes:

@@ -160,7 +160,7 @@ def _write_elsewhere(traced: fx.GraphModule) -> None:
 
 
 def _made_out_of_place(node: fx.Node, traced: fx.GraphModule) -> bool:
-    """Whether a node writes to its first input; functions and methods then stop doing so."""
+    """Return whether a node writes to its first input; functions and methods then stop doing so."""
     name = str(node.target)
     if node.op == "call_module":
         return bool(getattr(traced.get_submodule(name), "inplace", False))
@@ -235,7 +235,7 @@ def rearrange(graph: Graph) -> None:
 
 
 def _moves(node: object, graph: Graph) -> bool:
-    """Whether a node moves entries of one tensor, or of one list of tensors."""
+    """Return whether a node moves entries of one tensor, or of one list of tensors."""
     if not isinstance(node, fx.Node) or graph.operation(node).name not in _MOVES:
         return False
     first = node.args[0] if node.args else None
@@ -262,7 +262,7 @@ def _numbered(moves: list[fx.Node], source: fx.Node, graph: Graph) -> Tensor:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How to write a rearrangement: select along an axis, divide it, permute, add axes."""
+    """A rearrangement as steps: select along an axis, divide it, permute, add axes."""
 
     axis: int
     index: Tensor

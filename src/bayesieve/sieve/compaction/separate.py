@@ -52,7 +52,7 @@ class Rearranged(Rule):
         return Channels(axis, flow.channels[x].value[origin])
 
     def fixed(self, node: fx.Node, flow: Flow) -> Tensor:
-        """What becomes of fixed channels."""
+        """Return the fixed channels of the output."""
         return flow.fixed[flow.graph.tensor_inputs(node)[0]][node.meta["origin"]]
 
     def backward(self, node: fx.Node, flow: Flow) -> None:
@@ -134,7 +134,7 @@ class Separate(Rearranged):
 
 
 def _pads_zeros(node: fx.Node, flow: Flow) -> bool:
-    """Whether a node is `F.pad` with zeros, however many."""
+    """Return whether a node is `F.pad` with zeros, however many."""
     is_plain = len(node.args) < 3 and node.kwargs.get("mode", "constant") == "constant"
     return flow.graph.operation(node).name == "pad" and is_plain and not node.kwargs.get("value")
 
@@ -223,7 +223,7 @@ class Blocked(Rule):
 
 
 def is_blocking(node: fx.Node) -> bool:
-    """Whether a node is `unflatten(axis, (-1, width))`."""
+    """Return whether a node is `unflatten(axis, (-1, width))`."""
     sizes: Any = node.args[2] if len(node.args) == 3 else None
     return isinstance(sizes, tuple | list) and len(sizes) == 2 and sizes[0] == -1
 
@@ -317,7 +317,7 @@ class SizeReader(Rule):
 
 
 def _reads_whole_shape(node: fx.Node) -> bool:
-    """Whether a node reads a shape for more than single sizes."""
+    """Return whether a node reads a shape for more than single sizes."""
     is_shape = node.target == "size" or (node.target is getattr and node.args[1] == "shape")
     if not is_shape or len(node.args) + len(node.kwargs) > 1 + (node.target is getattr):
         return False
