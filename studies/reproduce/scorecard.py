@@ -3,7 +3,7 @@
 The rule was fixed before anything was counted. A number counts once, where it is first printed, if
 it is of the paper's own method and its data are at hand. Its verdict is
 
-- better: the 95 % interval over seeds lies on the good side, or reaches the number (one seed: the
+- better: the 95 % interval over seeds is on the good side, or reaches the number (one seed: the
   value itself does);
 - level: two standard errors reach it (one seed: the reading error of a figure does);
 - worse: anything else.

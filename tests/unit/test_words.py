@@ -15,7 +15,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-BUDGETS = {"pages": 0, "docstrings": 111, "messages": 44, "heads": 158}
+BUDGETS = {"pages": 1, "docstrings": 49, "messages": 25, "heads": 66}
 
 _COUNT = r"(?:\d[\d,]*|two|three|four|five|six|ten|twenty|forty)"
 WORDS = {  # ours: write

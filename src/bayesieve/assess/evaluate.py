@@ -71,8 +71,7 @@ def evaluate(
             times; of a sampler it takes all that were kept.
         seed: of the draws.
         temperature: T of the prediction, as `fit_temperature` finds it on held-out examples: class
-            probabilities p̄^(1/T), or T times the variance. Both parts of the
-            uncertainty change too.
+            probabilities p̄^(1/T), or T times the variance, noise and spread alike.
         familiarity: of the inputs: `Familiarity.of(train.x)`.
         abstain: also score the answers without inputs that are less familiar than this fraction
             of held-out examples: `answered` (share) and `error_answered` or

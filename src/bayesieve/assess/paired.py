@@ -74,7 +74,7 @@ class Check:
         return "fail" if low > self.tolerance else "unsure"
 
 
-def shifted_check(
+def strangers_check(
     distance: Callable[[Tensor], Tensor],
     x: Tensor,
     tolerance: float = 0.05,
@@ -361,9 +361,8 @@ class Group(NamedTuple):
 def groups_of(bins: ReliabilityBins) -> list[Group]:
     """Join neighbouring bins until each group has 10 examples and 0.2 % of them.
 
-    The accuracy of fewer is mostly noise. Groups begin at the most confident bin, where
-    most examples are; too few at the end join the last group. Returned with the least confident
-    first.
+    The accuracy of fewer is mostly noise. Groups begin at the most confident bin;
+    too few at the end join the last group. Returned with the least confident first.
 
     Example:
         >>> bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 96), (0.0, 0.5, 1.0))
