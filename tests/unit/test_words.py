@@ -15,7 +15,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-BUDGETS = {"pages": 1, "docstrings": 49, "messages": 25, "heads": 66}
+BUDGETS = {"pages": 0, "docstrings": 39, "messages": 16, "heads": 65}
 
 _COUNT = r"(?:\d[\d,]*|two|three|four|five|six|ten|twenty|forty)"
 WORDS = {  # ours: write
@@ -42,7 +42,7 @@ PRIVATE = re.compile("|".join(rf"\b(?:{word})\b" for word in WORDS), re.I)
 HEADS = ("What", "Of", "Those", "Whether", "How")
 
 _NOT_PROSE = re.compile(
-    r"^```.*?^```|<!-- *([\w-]+):begin.*?\1:end *-->|`[^`\n]*`|\$[^$\n]*\$", re.M | re.S
+    r"^```.*?^```|<!-- *([\w -]+):begin.*?\1:end *-->|`[^`\n]*`|\$[^$\n]*\$", re.M | re.S
 )
 
 

@@ -80,7 +80,7 @@ def predict(
         seed: of the draws.
         batch_size: most inputs evaluated at a time; on a CPU fewer where each is large.
         familiarity: of the inputs, to state it with the prediction: `Familiarity.of(train.x)`.
-        abstain: mark inputs as abstained that are stranger than this share of held-out examples.
+        abstain: mark inputs that are less familiar than this fraction of held-out examples.
         targets: as in the training data; their likelihood then decides about `enough_draws`.
 
     Returns:

@@ -102,7 +102,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
             the largest. A ranking, no probability (`SieveSelector` has those).
         familiarity_: what the training rows look like (`Familiarity`); None below 20 rows.
         n_epochs_: the epoch that was kept.
-        kl_: the weight of the prior that was kept.
+        kl_: the KL weight that was kept.
         n_samples_: the posterior draws of each network that a prediction averages.
         chains_: how well the chains of a sampler agree (`ChainReport`): R-hat and effective draws
             of predictions and log-likelihood; None for other engines.

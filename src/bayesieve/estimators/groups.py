@@ -60,7 +60,7 @@ class Group:
         history: one row of metrics per epoch, of the first member; what is measured on held-out
             rows is the mean over the folds.
         n_epochs: the epoch that was kept, from 1.
-        kl: the weight of the prior that was kept.
+        kl: the KL weight that was kept.
         form: the form of the inputs that was kept.
         scores: log density per held-out row of every candidate that was tried, standardised units.
     """

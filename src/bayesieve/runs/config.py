@@ -208,7 +208,7 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How the learning rate and the weight of the prior move during the run."""
+    """Learning rate and KL weight over the run."""
 
     lr: Literal["constant", "cosine", "linear", "step"] | None = setting(
         "Course of the learning rate.", word="lr_schedule"
@@ -217,10 +217,10 @@ class ScheduleConfig:
         "Fraction of the run before it decays; until pruning ends unless given."
     )
     warmup: float | None = setting("Fraction of the run in which it rises from 0.")
-    kl: float | None = setting("Weight of the prior; 1 is Bayes.")
+    kl: float | None = setting("KL weight; 1 is Bayes' rule.")
     kl_after: float | None = setting("Its weight once pruning has ended.")
     kl_warmup_epochs: float | None = setting(
-        "Epochs over which the weight of the prior rises from 0."
+        "Epochs over which the KL weight rises from 0."
     )
     minibatch: Literal["uniform", "geometric"] = setting(
         "How the batches of an epoch share the prior.", "uniform"
@@ -228,7 +228,7 @@ class ScheduleConfig:
 
     @property
     def last_kl(self) -> float:
-        """Weight of the prior at the end of a run."""
+        """KL weight at the end of a run."""
         weight = self.kl if self.kl_after is None else self.kl_after
         return 1.0 if weight is None else weight
 
@@ -245,7 +245,7 @@ class PruningConfig:
     )
     end: float = setting("Fraction of the run at which it has ended.", 0.5625, word="prune_end")
     keep_units: float | None = setting(
-        "Final fraction of hidden units, channels, heads: whole units go.", check=check_fraction
+        "Final fraction of units, channels and heads (structured pruning).", check=check_fraction
     )
     score: Score | None = setting("Which weights go first.")
     soft: bool = setting("Let pruned weights come back until pruning ends.", False)
@@ -326,7 +326,7 @@ class RunConfig:
     def tempering(self) -> float:
         """How many times narrower than Bayes' rule the run made its posterior, in data; 1 is Bayes.
 
-        Weight of the prior for variational engines, temperature for samplers.
+        KL weight for variational engines, temperature for samplers.
         """
         temperature = self.engine.temperature
         return self.schedule.last_kl * (temperature if isinstance(temperature, float) else 1.0)

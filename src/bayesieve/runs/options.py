@@ -212,7 +212,7 @@ class Evaluate(_Trusting):
     seed: int = option("Seed of the draws.", 0)
     temperature: bool = option("Calibrate on the validation split first.", False)
     abstain: float | None = option(
-        "Score also without inputs stranger than this share of held-out ones, such as 0.95.",
+        "Score also without inputs less familiar than this part of held-out ones, e.g. 0.95.",
         None,
         check=partial(check_fraction, open_ends=True),
     )
@@ -277,7 +277,7 @@ class Certify(_Trusting):
         check=check_not_negative,
     )
     strangers: float = option(
-        "Familiarity may rank so many pairs of a stranger and a test input wrongly.",
+        "Familiarity may rank so many pairs of an OOD and a test input wrongly.",
         0.05,
         check=check_not_negative,
     )
@@ -363,7 +363,7 @@ class Export(_Trusting):
     )
     int8: bool = option("c: weights of 8 bits.", False)
     masked_ok: bool = option("Export a run as it is: zeros stay, size and speed too.", False)
-    force: bool = option("Replace what lies at `out`.", False)
+    force: bool = option("Replace what is at `out`.", False)
 
 
 @dataclass(frozen=True)
@@ -387,7 +387,7 @@ class Predict(Options):
     seed: int = option("Seed of the draws.", 0)
     prepared: bool = option("x is network input already; do not standardise it.", False)
     abstain: float | None = option(
-        "Add a column that marks inputs stranger than this share of held-out ones, such as 0.95.",
+        "Mark inputs less familiar than this part of held-out ones, such as 0.95.",
         None,
         check=partial(check_fraction, open_ends=True),
     )
@@ -551,7 +551,7 @@ class FitTable(_TableOptions):
     )
     hidden: str | None = option("Hidden layers, as 50,50; by rows and columns unless given.")
     kl: float | None = option(
-        "Weight of the prior, 1 is Bayes' rule; inner folds choose it unless given.",
+        "KL weight, 1 is Bayes' rule; inner folds choose it unless given.",
         check=check_positive,
     )
     zeros: float | None = option(

@@ -45,8 +45,8 @@ class Fit:
         n_models: models trained.
         seconds: the run took.
         diverged: models that met a number that is not finite.
-        kl: weight of the prior at the end (temperature of a sampler). Doubt about the weights is
-            that of 1 / kl times the data; 1 is Bayes' rule.
+        kl: KL weight at the end (temperature of a sampler). The posterior behaves as if there were
+            1 / kl times as much data; 1 is Bayes' rule.
 
     Example:
         >>> from torch import nn
