@@ -63,7 +63,7 @@ def test_help_of_the_program():
     ["train", "prune", "sieve", "evaluate", "certify", "attack", "demo", "doctor", "version",
      "data list", "data info", "data fetch", "compact", "verify", "export", "predict", "profile",
      "compare", "sweep", "report", "open", "watch", "reproduce", "fit-table", "select",
-     "scratch train", "scratch study"],
+     "scratch train"],
 )  # fmt: skip
 def test_help_has_an_example_and_json(command):
     text = ok(*command.split(), "--help").stdout

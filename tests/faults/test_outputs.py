@@ -69,7 +69,6 @@ def test_no_command_replaces_a_special_file(home, kind):
         ("export", home / "bundle", "--to", "onnx", "--force", "--out", path),
         ("predict", home / "bundle", home / "t.csv", "--force", "--out", path),
         ("scratch", "train", "--figure", path),
-        ("scratch", "study", "--out", path),
     ):
         line = refused(2, *arguments)
         assert "give the name of a regular file" in line

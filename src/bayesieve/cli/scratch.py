@@ -1,4 +1,4 @@
-"""`bayesieve scratch train | study`: the NumPy perceptron."""
+"""`bayesieve scratch train`: the NumPy perceptron."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,6 @@ from bayesieve.checks import check_choice
 from bayesieve.cli.console import JsonFlag, note, print_json
 from bayesieve.errors import UsageError
 from bayesieve.files import check_output
-from bayesieve.runs.clone import require_studies
 from bayesieve.text import as_percent
 
 _CLASSES = {
@@ -19,7 +18,7 @@ _CLASSES = {
     "optimiser": {"gd": "GradientDescent", "adam": "Adam"},
 }
 scratch_app = typer.Typer(
-    help="Train a perceptron written in NumPy alone, and compare it with its source.",
+    help="Train a perceptron written in NumPy alone.",
     epilog="Example: bayesieve scratch train --data mnist --optimiser adam --decay",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -104,30 +103,6 @@ def train(
     last = history.records[-1]
     print(f"loss: training {last.train_loss:.4g}, held-out {last.val_loss:.4g}")
     print(f"result: accuracy {right}")
-
-
-@scratch_app.command("study", epilog="Example: bayesieve scratch study --quick")
-def study(
-    full: Annotated[
-        bool, typer.Option("--full/--quick", help="Every row as published, or a short look.")
-    ] = False,
-    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    figure: Annotated[Path | None, typer.Option(help="PNG of the loss curves to write.")] = None,
-    json: JsonFlag = False,
-) -> None:
-    """Repeat the source's runs on MNIST beside PyTorch, and what does better."""
-    for flag, path in (("--out", out), ("--figure", figure)):
-        if path is not None:
-            check_output(path, flag=flag)
-    require_studies("scratch study")
-    from bayesieve.data import load_data
-    from studies.scratch_mnist import draw_losses, run_study
-
-    result = run_study(load_data("mnist"), quick=not full, out=out)
-    if figure is not None:
-        draw_losses(result, figure)
-    if json:
-        print_json(result)
 
 
 def _named(option: str, name: str) -> Any:

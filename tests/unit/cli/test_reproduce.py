@@ -103,7 +103,7 @@ def test_without_a_clone_the_command_says_to_clone(tmp_path, monkeypatch):
     monkeypatch.setattr("bayesieve.runs.clone.__file__", str(tmp_path / "a/b/c/clone.py"))
     monkeypatch.chdir(tmp_path)
     works = ("compare --data digits --out a", "sweep --data digits --out a")
-    for command in ("reproduce list", "reproduce verify", "scratch study", *works):
+    for command in ("reproduce list", "reproduce verify", *works):
         assert "clone the repository" in refused(2, *command.split())
 
 
