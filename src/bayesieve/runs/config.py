@@ -219,9 +219,7 @@ class ScheduleConfig:
     warmup: float | None = setting("Fraction of the run in which it rises from 0.")
     kl: float | None = setting("KL weight; 1 is Bayes' rule.")
     kl_after: float | None = setting("Its weight once pruning has ended.")
-    kl_warmup_epochs: float | None = setting(
-        "Epochs over which the KL weight rises from 0."
-    )
+    kl_warmup_epochs: float | None = setting("Epochs over which the KL weight rises from 0.")
     minibatch: Literal["uniform", "geometric"] = setting(
         "How the batches of an epoch share the prior.", "uniform"
     )
