@@ -249,3 +249,15 @@ def test_the_skeleton_draws_from_the_posterior():
     # a constant step inflates the variance by 1 / (1 - ε / (4 var)), here about 3 %
     inflated = exact.std[0] / (1 - 2e-3 / (4 * exact.std[0] ** 2)).sqrt()
     torch.testing.assert_close(draws.std(), inflated, rtol=4 / (2 * len(draws)) ** 0.5, atol=0)
+
+
+def test_the_tour_counts_its_lines():
+    rows = re.findall(
+        r"^\| \d \| \[`[^`]+`\]\(([^)]+)\) \| (\d+) \|",
+        (ROOT / "docs" / "tour.md").read_text(encoding="utf-8"),
+        re.M,
+    )
+    assert len(rows) == 6
+    for path, stated in rows:
+        lines = len((ROOT / "docs" / path).read_text(encoding="utf-8").splitlines())
+        assert abs(lines - int(stated)) <= max(20, lines // 10), f"{path} has {lines} lines"
