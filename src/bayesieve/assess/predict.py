@@ -116,9 +116,9 @@ def predict(
     if isinstance(model, Predictor):
         prediction = model.predict(x, batch_size)
         return _with_familiarity(network, prediction, x, familiarity, abstain)
-    adaptive = n_samples is None and not isinstance(posterior, Samples)
+    adaptive = n_samples is None and posterior.n_kept is None
     if n_samples is None:
-        n_samples = len(posterior.draws) if isinstance(posterior, Samples) else MOST_DRAWS
+        n_samples = posterior.n_kept or MOST_DRAWS
     drawn, check_at = how_drawn(posterior, n_samples), FEWEST_DRAWS
     blocks: list[tuple[Tensor, Mapping[str, Tensor]]] = []
     centre = posterior.mean if drawn == "pairs" else None
@@ -311,9 +311,9 @@ def how_drawn(posterior: Posterior, n_samples: int) -> Drawn:
         >>> [how_drawn(small_posterior(), n) for n in (0, 8)]
         ['all', 'pairs']
     """
-    if n_samples == 0 or (isinstance(posterior, Samples) and n_samples == len(posterior.draws)):
+    if n_samples in (0, posterior.n_kept):
         return "all"
-    return "pairs" if isinstance(posterior, Factorised) else "independent"
+    return "pairs" if posterior.symmetric else "independent"
 
 
 def single_draws(

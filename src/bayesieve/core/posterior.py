@@ -22,8 +22,12 @@ class Posterior(ABC):
         network: the function these weights belong to.
         buffers: module buffers (BatchNorm statistics) that go with these weights.
         logit_inclusion: log-odds that each weight matters, (d,), or None if the prior has none.
+        prior: of the Bayesian weights, where one number describes it; None elsewhere.
+        symmetric: whether mean + e and mean - e are equally likely, so that draws come in pairs.
     """
 
+    prior: Prior | None = None
+    symmetric: ClassVar[bool] = False
     network: Network
     buffers: Mapping[str, Tensor]
     logit_inclusion: Tensor | None = None
@@ -34,6 +38,11 @@ class Posterior(ABC):
         @property
         def mean(self) -> Tensor:
             """Posterior mean, shape (d,)."""
+
+    @property
+    def n_kept(self) -> int | None:
+        """Draws that the posterior consists of; None where it is a distribution."""
+        return None
 
     @abstractmethod
     def draw(self, n: int, generator: Generator) -> Tensor:
@@ -112,6 +121,7 @@ class Factorised(Posterior):
     """
 
     _masked: ClassVar[tuple[str, ...]] = ("mean", "std")
+    symmetric: ClassVar[bool] = True
 
     network: Network
     mean: Tensor
@@ -172,6 +182,11 @@ class Samples(Posterior):
                     f"Samples: buffer {name!r} must have one entry for each of "
                     f"{len(self.draws)} draws, got shape {tuple(value.shape)}."
                 )
+
+    @property
+    def n_kept(self) -> int:
+        """N."""
+        return len(self.draws)
 
     @property
     def mean(self) -> Tensor:
@@ -302,15 +317,12 @@ def has_spread(model: Model) -> bool:
         >>> has_spread(point), has_spread(three)
         (False, True)
     """
-    posterior = posterior_of(model)
-    return not isinstance(posterior, Samples) or len(posterior.draws) > 1
+    return posterior_of(model).n_kept != 1
 
 
 def draws_of(model: Model, n: int) -> int:
     """How many draws to average: all of a chain, n of a variational posterior, none of a point."""
-    posterior = posterior_of(model)
-    n = len(posterior.draws) if isinstance(posterior, Samples) else n
-    return n if has_spread(model) else 0
+    return (posterior_of(model).n_kept or n) if has_spread(model) else 0
 
 
 def present_entries(posterior: Posterior) -> Tensor:

@@ -95,7 +95,7 @@ def save(
             tensors |= {"draws": posterior.draws[:, index], _INDEX: index.to(torch.int32)}
     if isinstance(thing, SparseModel):
         tensors["keep"] = thing.keep
-    prior = getattr(posterior, "prior", None)
+    prior = posterior.prior
     header = {
         "format": FORMAT,
         "class": type(posterior).__name__,

@@ -21,6 +21,12 @@ from bayesieve.core.inputs import (
     shown,
     tensors_of,
 )
+from bayesieve.core.likelihoods import (
+    ClassLikelihood,
+    ClassPrediction,
+    Prediction,
+    RealLikelihood,
+)
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.graph.capture import Called
 
@@ -28,6 +34,15 @@ Outputs = Mapping[str, Tensor]  # by name
 
 TOLERANCE = 1e-4  # of the outputs' scale
 _BATCH_SIZES = (1, 2, 7)
+
+
+def delivered(prediction: Prediction) -> Outputs:
+    """Collect what an exported file returns, by the names of `Likelihood.delivered`."""
+    if isinstance(prediction, ClassPrediction):
+        values = prediction.probs, prediction.entropy, prediction.epistemic
+        return dict(zip(ClassLikelihood.delivered, values, strict=True))
+    values = prediction.mean, prediction.aleatoric_std, prediction.epistemic_std
+    return dict(zip(RealLikelihood.delivered, values, strict=True))
 
 
 def on_cpu(module: nn.Module) -> nn.Module:

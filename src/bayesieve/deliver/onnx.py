@@ -50,6 +50,7 @@ from bayesieve.deliver.export_checks import (
     Outputs,
     check_arguments,
     check_same,
+    delivered,
     first_output,
     on_cpu,
     outputs_of,
@@ -161,7 +162,7 @@ def export_onnx(
         module, whole = bake(posterior, n_samples, seed), posterior
 
         def predicted(x: Input) -> Outputs:  # what the mixture must equal
-            return predict(whole, x, n_samples=n_samples, seed=seed).delivered
+            return delivered(predict(whole, x, n_samples=n_samples, seed=seed))
 
         compute = predicted
     if familiarity is not None:

@@ -16,6 +16,7 @@ from bayesieve.assess.predict import ClassPrediction, Prediction, predict
 from bayesieve.core.likelihoods import Bernoulli, Gaussian, RealLikelihood
 from bayesieve.deliver.bundle import Bundle
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
+from bayesieve.deliver.export_checks import delivered
 from bayesieve.deliver.onnx import OnnxModel
 
 Columns = dict[str, list[Any]]
@@ -63,7 +64,7 @@ def bundle_columns(
         (['yes'], [0.75])
     """
     family = None if isinstance(prediction, ClassPrediction) else prediction.likelihood
-    columns = _columns(prediction.delivered, classes, recipe, family)
+    columns = _columns(delivered(prediction), classes, recipe, family)
     return columns | _familiar(prediction.familiarity, prediction.abstained)
 
 
@@ -104,7 +105,7 @@ def _columns(
     recipe: Mapping[str, Any] | None,
     likelihood: RealLikelihood | None,
 ) -> Columns:
-    """The columns of tensors that have the names of `Prediction.delivered`.
+    """The columns of tensors that have the names of `Likelihood.delivered`.
 
     Several labels for each input have columns of their own: class_1, class_2, ...
     """

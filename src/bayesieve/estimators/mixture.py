@@ -132,8 +132,8 @@ def needed_draws(
     counts = []
     for model, index in list(zip(models, rows, strict=True))[:_NETWORKS_FOR_DRAWS]:
         posterior = posterior_of(model)
-        if isinstance(posterior, Samples):  # all that were kept are used
-            return len(posterior.draws)
+        if posterior.n_kept is not None:  # all that were kept are used
+            return posterior.n_kept
         some = index[:_ROWS_AT_ONCE]
         prediction = _drawn(posterior.to("cpu", torch.float64), table.x[some], FEWEST_DRAWS)
         targets = table.y[some]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayesieve.assess.predict import drawn_modules, how_drawn, predict
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealLikelihood
-from bayesieve.core.posterior import Posterior, Samples, SparseModel, has_spread, posterior_of
+from bayesieve.core.posterior import Posterior, SparseModel, has_spread, posterior_of
 from bayesieve.deliver.bundle.packing import gaps_of, places_of
 from bayesieve.deliver.layers import (
     Activation,
@@ -116,7 +116,7 @@ def _room_for_draws(posterior: Posterior, n_weights: int, limits: Limits) -> int
     fitting = min(MOST_DRAWS, limits.draw_bytes // max(DRAWN_BYTES * n_weights, 1))
     if fitting < _FEWEST_DRAWS:
         return 0
-    return min(fitting, len(posterior.draws)) if isinstance(posterior, Samples) else fitting
+    return min(fitting, posterior.n_kept or fitting)
 
 
 def _step(layers: Sequence[Layer], levels: dict[str, Tensor]) -> Json:

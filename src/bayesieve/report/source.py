@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
+from bayesieve.core.posterior import Model, Posterior, has_spread, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.uncertainty.familiarity import Familiarity, unavailable
@@ -72,7 +72,7 @@ class Source:
     @property
     def sampler(self) -> bool:
         """Return whether it is a chain of draws, whose mean is no network that was ever visited."""
-        return isinstance(self.posterior, Samples) and has_spread(self.averaged)
+        return self.posterior.n_kept is not None and has_spread(self.averaged)
 
     @property
     def averaged(self) -> Model:

@@ -411,7 +411,7 @@ def pool_runs(asked: Pool) -> dict[str, Any]:
                 f"pool: chains {i} and {j} of all have the same draws. Give each run a `seed` of "
                 "its own."
             )
-    if any(len(chain.draws) < 4 for chain in chains if isinstance(chain, Samples)):
+    if any(chain.n_kept is not None and chain.n_kept < 4 for chain in chains):
         raise UsageError("pool: chains of 4 draws or more can be compared; keep more (`draws`).")
     data, config = opened[0].data, opened[0].config
     if target is None:
@@ -436,7 +436,7 @@ def pool_runs(asked: Pool) -> dict[str, Any]:
 
 def _check_poolable(first_name: str, first: Run, name: str, run: Run) -> None:
     """Raise unless a run has chains of the same posterior as the first."""
-    if not isinstance(run.posterior, Samples) or not has_spread(run.model):
+    if run.posterior.n_kept is None or not has_spread(run.model):
         raise UsageError(
             f"pool: {name} has no chains, its engine is {run.config.engine.name}; sgld and sghmc "
             "have some."

@@ -123,7 +123,7 @@ class Run:
 
     def pooled(self) -> Model:
         """The draws of all chains of a sampler together; of any other run its first model."""
-        if not isinstance(self.posterior, Samples) or not has_spread(self.model):
+        if self.posterior.n_kept is None or not has_spread(self.model):
             return self.model
         return pool(self.models())
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from bayesieve.checks import check_choice
 from bayesieve.core.evidence import evidence_at_zero, evidence_change
 from bayesieve.core.network import Network, sequential_layers
-from bayesieve.core.posterior import Factorised, Posterior
+from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import Normal, SpikeSlab, per_model
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.embedding import PiecewiseLinear
@@ -158,8 +158,8 @@ def best_source(posterior: Posterior, prior_stds: PriorStds | None = None) -> So
     """The best source of the probability of a weight: inclusion, else evidence, else magnitude."""
     if posterior.inclusion is not None:
         return "inclusion"
-    has_prior = isinstance(posterior, Factorised) and posterior.prior is not None
-    return "evidence" if has_prior or prior_stds is not None else "magnitude"
+    has_prior = posterior.prior is not None or prior_stds is not None
+    return "evidence" if has_prior else "magnitude"
 
 
 def _chosen(posterior: Posterior, source: Source | None, prior_stds: PriorStds | None) -> Source:
@@ -185,7 +185,7 @@ def weight_log_bayes_factors(posterior: Posterior, prior_stds: PriorStds | None 
     the slab and to a point at 0.
     """
     mean, std = posterior.mean, std_of(posterior, "feature importance", "source='magnitude'")
-    prior = posterior.prior if isinstance(posterior, Factorised) else None
+    prior = posterior.prior
     if prior_stds is not None:
         prior_std = torch.ones_like(mean)  # where none is named the evidence is not asked for
         for name, value in prior_stds.items():

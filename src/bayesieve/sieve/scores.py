@@ -56,10 +56,9 @@ def inclusion_score(posterior: Posterior) -> Tensor:
         >>> inclusion_score(_example(logit_inclusion=[0.0, 40.0, 50.0]))
         tensor([ 0., 40., 50.])
     """
-    if isinstance(posterior, Factorised | Samples):
-        logit = posterior.logit_inclusion
-    else:
-        logit = None if posterior.inclusion is None else posterior.inclusion.logit()
+    logit = posterior.logit_inclusion
+    if logit is None and posterior.inclusion is not None:
+        logit = posterior.inclusion.logit()
     if logit is None:
         raise ValueError(
             f"prune: this posterior has no inclusion probabilities ({_describe(posterior)}). Rank "
@@ -94,7 +93,7 @@ def evidence_score(posterior: Posterior) -> Tensor:
         >>> evidence_score(q)  # m² / 2 when the data leave the prior's width
         tensor([0.0000, 0.5000, 4.5000])
     """
-    prior = posterior.prior if isinstance(posterior, Factorised) else None
+    prior = posterior.prior
     if prior is None:
         raise ValueError(
             "prune: the evidence needs a normal posterior and its prior, got "
@@ -168,9 +167,9 @@ def score_of(posterior: Posterior, score: ScoreName | Score) -> Tensor:
 
 def _describe(posterior: Posterior) -> str:
     kind = type(posterior).__name__
-    if isinstance(posterior, Samples):
-        return f"{kind} of {len(posterior.draws)} draws"
-    prior = getattr(posterior, "prior", None)
+    if posterior.n_kept is not None:
+        return f"{kind} of {posterior.n_kept} draws"
+    prior = posterior.prior
     return f"{kind} without a prior" if prior is None else f"{kind}, {type(prior).__name__} prior"
 
 

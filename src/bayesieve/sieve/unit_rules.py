@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.inputs import as_inputs, call
-from bayesieve.core.posterior import Factorised, Posterior, SparseModel, present_entries
+from bayesieve.core.posterior import Posterior, SparseModel, present_entries
 from bayesieve.graph.costs import interleaved, live_macs, weight_uses
 from bayesieve.sieve.groups import find_groups, units_of
 from bayesieve.sieve.ranking import Scope, allowed_entries
@@ -51,8 +51,7 @@ def group_scores(posterior: Posterior, entries: Tensor, score: GroupScore = None
         tensor([1.1400, 1.9800, 3.3800])
     """
     if score is None:
-        normal = isinstance(posterior, Factorised) and posterior.prior is not None
-        score = "evidence" if normal else "magnitude"
+        score = "magnitude" if posterior.prior is None else "evidence"
     values = score_of(posterior, _SCORES[score] if isinstance(score, str) else score)
     values = torch.where(present_entries(posterior), values, 0.0)
     values[posterior.layout.n_bayesian :] = 0  # points have no prior to compare with

@@ -228,12 +228,6 @@ class ClassPrediction:
         plain = information(self._draws)
         return missing * self._information / plain.clamp_min(torch.finfo(plain.dtype).tiny)
 
-    @property
-    def delivered(self) -> dict[str, Tensor]:
-        """Outputs of exported files, by the names of `ClassLikelihood.delivered`."""
-        values = {"probability": self.probs, "entropy": self.entropy}
-        return values | {"mutual_information": self.epistemic}
-
     def sample(self, n: int, generator: Generator) -> Tensor:
         """Labels drawn from the averaged probabilities, (n, N)."""
         rows = self.probs.flatten(0, -2)
@@ -327,12 +321,6 @@ class RealPrediction:
     def std(self) -> Tensor:
         """Predictive standard deviation, (N, m)."""
         return (self.aleatoric_std.square() + self.epistemic_std.square()).sqrt()
-
-    @property
-    def delivered(self) -> dict[str, Tensor]:
-        """Outputs of exported files, by the names of `RealLikelihood.delivered`."""
-        values = {"mean": self.mean, "aleatoric_std": self.aleatoric_std}
-        return values | {"epistemic_std": self.epistemic_std}
 
     def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
         """Central interval of the given probability, two tensors of shape (N, m)."""
