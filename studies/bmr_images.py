@@ -51,7 +51,7 @@ from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
 from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit
-from bayesieve.sieve.groups import units_of
+from bayesieve.sieve.units import units_of
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
 from bayesieve.training.options import Progress

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
-from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.rules import keep_n_of_m, keep_probable, keep_scored, keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
+from bayesieve.sieve.units import units_of
 
 MANY = settings(max_examples=50, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31 - 1)

@@ -7,12 +7,7 @@
 Whatever must lose the same index belongs to one group: a channel of a residual stream is a row
 of every layer that writes to it and a column of every layer that reads it, its scale and shift in
 every normalisation, and its place in depthwise kernels, embeddings and layer scales. Groups are
-found by following channels through the network (`compaction.coupling`).
-
-A hidden unit with no kept outgoing weight loses its bias and incoming weights; while it has one,
-its bias counts as kept. The network's function does not change. Removal travels backwards only,
-so one pass from the output to the input reaches the fixed point. Where layers are not linked
-nothing is removed, and biases simply count as kept.
+found by following channels through the network (`compaction.flow.Coupling`).
 """
 
 import copy
@@ -29,92 +24,11 @@ from bayesieve.core.layout import Layout
 from bayesieve.core.network import Network
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph.graph import refill_
-from bayesieve.graph.links import Link, links
-from bayesieve.sieve.compaction.coupling import Coupling
+from bayesieve.sieve.compaction.flow import Coupling
 from bayesieve.sieve.compaction.lifting import plain_layers
 from bayesieve.sieve.compaction.passes import couple
 from bayesieve.sieve.compaction.prepare import opened, tidied
-
-
-@dataclass(frozen=True)
-class Units:
-    """Units of the linked layers of a network, from the output to the input.
-
-    Args:
-        layout: the slice of w of each tensor.
-        links: each consumer comes before its producers.
-    """
-
-    layout: Layout
-    links: tuple[Link, ...]
-
-    def clean(self, values: Tensor) -> Tensor:
-        """Drop biases and incoming weights of units without a kept outgoing weight.
-
-        Args:
-            values: (..., d), a bool mask with True = kept, or numbers of which larger ones are
-                kept longer: every threshold of the result is then the cleaned threshold of the
-                argument.
-
-        Returns:
-            A new tensor of the same shape.
-
-        Example:
-            >>> from bayesieve.core.likelihoods import Gaussian
-            >>> network = Network.of(nn.Sequential(nn.Linear(1, 2), nn.Linear(2, 1)), Gaussian())
-            >>> keep = torch.ones(7, dtype=torch.bool)  # 2 + 2 weights, 2 + 1 biases
-            >>> keep[3] = False  # all that leaves the second hidden unit
-            >>> units_of(network).clean(keep).int()
-            tensor([1, 0, 1, 0, 1, 0, 1], dtype=torch.int32)
-        """
-        values = values.clone()
-        for link in self.links:
-            alive = self.outgoing(values, link).amax((-3, -1))
-            incoming = self.incoming(values, link)
-            incoming.copy_(torch.minimum(incoming, alive[..., None]))
-            if link.bias is not None:
-                bias = values[..., self.layout.slices[link.bias]]
-                bias.copy_(torch.minimum(bias, alive))
-        return values
-
-    def fed(self, keep: Tensor) -> Tensor:
-        """Remove from a mask, (..., d), what leaves units that no kept weight leads to."""
-        keep = keep.clone()
-        for link in reversed(self.links):
-            reached = self.incoming(keep, link).amax(-1)
-            outgoing = self.outgoing(keep, link)
-            outgoing.copy_(outgoing & reached[..., None, :, None])
-        return keep
-
-    def incoming(self, values: Tensor, link: Link) -> Tensor:
-        """View of the weights into the units of a link, (..., d) -> (..., units, fan_in)."""
-        return values[..., self.layout.slices[link.producer]].unflatten(-1, (link.n_units, -1))
-
-    def outgoing(self, values: Tensor, link: Link) -> Tensor:
-        """View of the weights out of them, (..., d) -> (..., outputs, units, block)."""
-        weights = values[..., self.layout.slices[link.consumer]]
-        return weights.unflatten(-1, (link.n_outputs, link.n_units, -1))
-
-
-_UNITS: weakref.WeakKeyDictionary[Network, Units] = weakref.WeakKeyDictionary()
-
-
-def units_of(network: Network) -> Units:
-    """The units of a network; traced on first use, remembered while the network lives.
-
-    Example:
-        >>> from torch import nn
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> model = nn.Sequential(nn.Conv1d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1))
-        >>> [(k.producer, k.consumer) for k in units_of(Network.of(model, Gaussian())).links]
-        [('0.weight', '3.weight')]
-    """
-    if network not in _UNITS:
-        _UNITS[network] = Units(network.layout, links(network))
-    return _UNITS[network]
-
-
-# ---------------------------------------------------------------------------------------- groups
+from bayesieve.sieve.units import units_of
 
 
 @dataclass(frozen=True)
@@ -203,7 +117,7 @@ _OF_HEADS = ("in_proj_weight", "out_proj.weight", "in_proj_bias")  # query, key,
 
 
 def _coupled(network: Network, example: Input) -> Groups:
-    """Groups found by following channels through the graph, see `compaction.coupling`."""
+    """Groups found by following channels through the graph, see `compaction.flow.Coupling`."""
     layout = network.layout
     inputs = mapped(lambda tensor: tensor[torch.arange(2) % len(tensor)].cpu(), example)
     if isinstance(inputs, Tensor):  # of several one may be a mask, which must let something through

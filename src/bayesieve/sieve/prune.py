@@ -13,9 +13,9 @@ from bayesieve.core.inputs import Input, call
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.workspace import statistics_names
-from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.ranking import Scope, keep_at_most
 from bayesieve.sieve.scores import Score, ScoreName
+from bayesieve.sieve.units import units_of
 from bayesieve.sieve.weight_rules import Rule, keep_zeros
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bayesieve.core.layout import Layout, Role
 from bayesieve.core.posterior import Posterior, present_entries
-from bayesieve.sieve.groups import Units
 from bayesieve.sieve.scores import Score, ScoreName, score_of
+from bayesieve.sieve.units import Units
 
 Scope = Literal["global", "layer"]
 _PART = 1 << 22  # entries at a time, of passes that need more room than they leave

@@ -25,9 +25,10 @@ from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.inputs import as_inputs, call
 from bayesieve.core.posterior import Posterior, SparseModel, present_entries
 from bayesieve.graph.costs import interleaved, live_macs, weight_uses
-from bayesieve.sieve.groups import find_groups, units_of
+from bayesieve.sieve.groups import find_groups
 from bayesieve.sieve.ranking import Scope, allowed_entries
 from bayesieve.sieve.scores import Score, evidence_score, inclusion_score, magnitude_score, score_of
+from bayesieve.sieve.units import units_of
 
 GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
 GroupScore = GroupScoreName | Score | None

@@ -16,7 +16,6 @@ from torch.nn import functional as F
 from bayesieve.checks import check_choice, check_fraction
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
-from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.ranking import (
     Scope,
     allowed_entries,
@@ -26,6 +25,7 @@ from bayesieve.sieve.ranking import (
     rank,
 )
 from bayesieve.sieve.scores import Score, ScoreName, check_score, inclusion_score, score_of
+from bayesieve.sieve.units import units_of
 
 Rule = Callable[[Posterior, Tensor | None], Tensor]
 

@@ -13,9 +13,9 @@ from bayesieve.core.workspace import ENTRYWISE
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph import operations
 from bayesieve.graph.capture import capture
-from bayesieve.graph.links import links
 from bayesieve.graph.operations import OPERATIONS, Kind, Operation
 from bayesieve.nets.convnets import lenet5, lenet5_caffe, lenet_300_100
+from bayesieve.sieve.units import links
 from zoo import Calling, chain
 
 

@@ -4,13 +4,13 @@ from torch import nn
 
 from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Samples
-from bayesieve.sieve.groups import units_of
 from bayesieve.sieve.rules import (
     keep_n_of_m,
     keep_probable,
     keep_scored,
     keep_zeros,
 )
+from bayesieve.sieve.units import units_of
 
 
 def masks(posterior, keep):

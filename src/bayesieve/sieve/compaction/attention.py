@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,
+    Coupling,
     Flow,
     Rewriter,
     Rewritten,

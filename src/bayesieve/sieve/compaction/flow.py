@@ -3,22 +3,19 @@
 Every activation is a list of channels along one axis. `Flow` notes for each node which channels
 are constants and which ones are still read. A `Rule` says what one kind of operation does
 to channels: forwards, backwards, in the smaller network, which `Rewriter` builds, and which ones
-go together (`coupling`). The plain `Rule` assumes nothing: the operation is a barrier.
+go together (`Coupling`). The plain `Rule` assumes nothing: the operation is a barrier.
 """
 
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from bayesieve.graph.capture import BufferTracer
 from bayesieve.graph.graph import Graph
-
-if TYPE_CHECKING:
-    from bayesieve.sieve.compaction.coupling import Coupling
 
 
 @dataclass(frozen=True)
@@ -291,6 +288,87 @@ class Rewriter:
         return name
 
 
+class Coupling:
+    """Labels of the channels of every activation, and the entries of w that belong to each label.
+
+    Each channel of each activation has a label. A layer with weights gives its outputs new labels.
+    An operation that keeps channels apart hands its input's labels on, and one that matches
+    channels of several tensors (a sum, a product, a depthwise convolution, the heads of attention)
+    makes their labels equal. So the channels of a residual stream, whoever writes to it, end with
+    one label each. What an operation does to labels is the method `couple` of its rule. A label
+    that meets a barrier (the output, an unknown operation) is fixed: its channels stay, and the
+    barrier is named.
+
+    Args:
+        flow: with the channels of each node.
+        entries: of each parameter of the graph that is in w, by name: the place of each number,
+            in the parameter's shape.
+        movable: (d,) bool, the entries of w that may be 0 because their layer loses an output.
+    """
+
+    def __init__(self, flow: Flow, entries: Mapping[str, Tensor], movable: Tensor) -> None:
+        self.flow = flow
+        self.entries = entries
+        self.movable = movable
+        self.labels: dict[fx.Node, Tensor] = {}
+        self.owned: list[tuple[Tensor, Tensor]] = []  # labels (n,), entries (n, m)
+        self.fixed: list[tuple[Tensor, str]] = []
+        self._equal: list[Tensor] = []  # (2, n) pairs
+        self._n = 0
+
+    def fresh(self, n: int) -> Tensor:
+        """N new labels."""
+        self._n += n
+        return torch.arange(self._n - n, self._n)
+
+    def along(self, x: fx.Node, axis: int, reader: fx.Node) -> Tensor:
+        """Labels of a tensor along an axis; all are fixed if its channels are on another."""
+        if self.flow.channels[x].axis == axis:
+            return self.labels[x]
+        self.fix(self.labels[x], reader, f"reads axis {axis}, not the channels")
+        labels = self.fresh(self.flow.shape(x)[axis])
+        self.fix(labels, reader, f"reads axis {axis}, not the channels")
+        return labels
+
+    def join(self, *labels: Tensor) -> Tensor:
+        """Make labels equal, each (n,), and return the first."""
+        self._equal += [torch.stack([labels[0], other]) for other in labels[1:]]
+        return labels[0]
+
+    def fix(self, labels: Tensor, node: fx.Node, why: str) -> None:
+        """Keep channels, and say which operation needs them."""
+        graph = self.flow.graph
+        what = graph.place(node) if node.op == "output" else graph.described(node)
+        self.fixed.append((labels, f"{what} {why}"))
+
+    def own(self, labels: Tensor, name: str, axis: int = 0) -> None:
+        """Give labels, (n,), what a parameter has along an axis; nothing if it is not in w."""
+        if name in self.entries:
+            self.own_entries(labels, self.entries[name].movedim(axis, 0))
+
+    def own_entries(self, labels: Tensor, entries: Tensor) -> None:
+        """Give labels, (n,), entries of w, (n, ...)."""
+        self.owned.append((labels, entries.reshape(len(labels), -1)))
+
+    def components(self) -> Tensor:
+        """The smallest label that each label equals, (labels,)."""
+        root = torch.arange(self._n)
+        if not self._equal:
+            return root
+        a, b = torch.cat(self._equal, 1)
+        while True:
+            ends = root[a], root[b]
+            low = torch.minimum(*ends)
+            new = root.clone()
+            for end in ends:
+                new.scatter_reduce_(0, end, low, "amin")
+            while not torch.equal(new, new[new]):
+                new = new[new]
+            if torch.equal(new, root):
+                return root
+            root = new
+
+
 class Rule:
     """The treatment of channels by one kind of operation.
 
@@ -333,7 +411,7 @@ class Rule:
         """Write the shrunk operation, which may change modules; say what its output has."""
         return to.copy(node), torch.arange(len(to.flow.channels[node]))
 
-    def couple(self, node: fx.Node, to: "Coupling") -> None:
+    def couple(self, node: fx.Node, to: Coupling) -> None:
         """Label the channels of the output, and say which inputs go with them."""
         why = self.why or "has no rule"
         for x in to.flow.graph.tensor_inputs(node):

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, fx
 
 from bayesieve.graph.operations import operation_of
-from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,
+    Coupling,
     Flow,
     Rewriter,
     Rewritten,

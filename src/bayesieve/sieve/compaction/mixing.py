@@ -19,9 +19,9 @@ Groups stay equally large: each keeps as many outputs, and inputs, as the one th
 import torch
 from torch import Tensor, fx, nn
 
-from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,
+    Coupling,
     Flow,
     Rewriter,
     Rewritten,

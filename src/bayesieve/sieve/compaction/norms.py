@@ -22,8 +22,15 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.sieve.compaction.coupling import Coupling
-from bayesieve.sieve.compaction.flow import Channels, Flow, Rewriter, Rewritten, Rule, indices
+from bayesieve.sieve.compaction.flow import (
+    Channels,
+    Coupling,
+    Flow,
+    Rewriter,
+    Rewritten,
+    Rule,
+    indices,
+)
 
 
 class FoldedLayerNorm(nn.Module):

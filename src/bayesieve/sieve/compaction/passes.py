@@ -13,8 +13,7 @@ from torch import Tensor, fx, nn
 from bayesieve.graph.graph import Graph
 from bayesieve.graph.operations import Kind, reads_size
 from bayesieve.sieve.compaction.attention import Attending, HeadAttention
-from bayesieve.sieve.compaction.coupling import Coupling
-from bayesieve.sieve.compaction.flow import Channels, Flow, Rule
+from bayesieve.sieve.compaction.flow import Channels, Coupling, Flow, Rule
 from bayesieve.sieve.compaction.joins import Arithmetic, Concatenation, Paired, terms
 from bayesieve.sieve.compaction.mixing import Mixing
 from bayesieve.sieve.compaction.norms import FOLDED, Normed

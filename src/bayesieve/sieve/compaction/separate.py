@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from bayesieve.graph.operations import reads_size
-from bayesieve.sieve.compaction.coupling import Coupling
 from bayesieve.sieve.compaction.flow import (
     Channels,
+    Coupling,
     Flow,
     Rewriter,
     Rewritten,

@@ -6,7 +6,7 @@ import weakref
 import torch
 from torch import nn
 
-from bayesieve.sieve.groups import units_of
+from bayesieve.sieve.units import units_of
 
 
 def test_batchnorm_and_prelu_are_passed_and_left_alone(network_of):
