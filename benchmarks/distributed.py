@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,10 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.fast.stepper import make_stepper
 from bayesieve.files import write_atomically
 from bayesieve.nets import lenet5, mlp
 from bayesieve.training.distributed import Ranks, join
-from bayesieve.training.stepper import make_stepper
 
 NETS: dict[str, Callable[[], nn.Module]] = {
     "MLP 784-400-400-10": lambda: mlp((1, 28, 28), 10, (400, 400)),
@@ -125,13 +125,14 @@ class Pair:
         self.problem = Problem(NETS[net](), Categorical(), (x, y))
         state = kind.init(self.problem, Generator().manual_seed(0))
         self.alone = make_stepper(self.problem, kind, state)
-        self.problem.execution.sharing = ranks
+        self.problem.execution = replace(self.problem.execution, sharing=ranks)
         self.together = make_stepper(self.problem, kind, state)
 
     def steps(self, *, together: bool) -> None:
         """Take some steps."""
         n = self.per_rank * (self.ranks.size if together else 1)
-        self.problem.execution.sharing = self.ranks if together else None
+        sharing = self.ranks if together else None
+        self.problem.execution = replace(self.problem.execution, sharing=sharing)
         for step in range(STEPS):
             if together:
                 self.ranks.begin(0, step)

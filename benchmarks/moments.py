@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.core.execution import KeptMoments
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors
-from bayesieve.core.workspace import KeptMoments
 from bayesieve.data import load_data
 from bayesieve.engines import optimisers
 from bayesieve.engines.flat_vi import FlatVI

@@ -41,12 +41,11 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve.assess.predict import weight_vectors
-from bayesieve.core import native
 from bayesieve.core.batch import Batch
+from bayesieve.core.execution import Execution, Formats, KeptMoments
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
-from bayesieve.core.workspace import KeptMoments
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
@@ -54,10 +53,13 @@ from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
+from bayesieve.fast import native
+from bayesieve.fast.backend import Machine
+from bayesieve.fast.evaluator import evaluator
+from bayesieve.fast.stepper import fast_kernels, make_stepper
 from bayesieve.nets import conv2_fc2, mlp
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.stepper import fast_kernels, make_stepper
 from bayesieve.uncertainty.moments import MomentNetwork
 
 BATCH, N_TRAIN, N_DRAWS = 128, 4096, 100
@@ -223,8 +225,8 @@ def our_step(
     engine: Engine[Any], net: str, following: Callable[[], Batch], *, compiled: bool
 ) -> Case:
     problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
-    problem.execution.compiled = compiled
-    problem.execution.native = compiled and native.steps() is not None
+    in_c = compiled and native.steps() is not None
+    problem.execution = Execution(Machine(compiled=compiled, native=in_c))
     state = engine.init(problem, Generator().manual_seed(0))
     return lambda: engine.step(problem, state, following())
 
@@ -303,7 +305,7 @@ def predictive_rows(net: str, rounds: int) -> list[Row]:
 
         def drawn(x: Tensor = x) -> Tensor:
             vectors = weight_vectors(posterior, N_DRAWS, seed=0, reuse=True)  # as `predict`
-            with network.evaluator([x], buffers, posterior.mean) as evaluate:
+            with evaluator(network, [x], buffers, posterior.mean) as evaluate:
                 return torch.cat([evaluate(w) for w, _ in vectors])
 
         def evaluated(x: Tensor = x) -> Tensor:
@@ -366,8 +368,8 @@ def n_kept(engine: Engine[Any], net: str, moments: KeptMoments = "float32") -> t
     Also the most memory at once in a step in units of the model, activations included.
     """
     problem = Problem(NETS[net](), Categorical(), random_images(N_TRAIN))
-    problem.execution.native = native.steps() is not None
-    problem.execution.moments = moments
+    machine = Machine(native=native.steps() is not None)
+    problem.execution = Execution(machine, Formats(moments=moments))
     following = batches()
     least = 0.9 * problem.initial.nbytes
     before = _large_storages(least)  # data, and the starting weights the problem remembers
@@ -500,7 +502,7 @@ def cuda_rows(net: str, rounds: int, engines: Sequence[str] | None = None) -> li
             continue
         for way in ("compiled", "eager"):
             problem = Problem(NETS[net](), Categorical(), (x.cpu(), y.cpu())).to(device)
-            problem.execution.compiled = way == "compiled"
+            problem.execution = Execution(Machine("cuda", compiled=way == "compiled"))
             state = entry.engine.init(problem, Generator(device).manual_seed(0))
             label = f"{name}, {way}"
             cases[label] = partial(make_stepper(problem, entry.engine, state), index)

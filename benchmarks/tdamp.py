@@ -32,9 +32,9 @@ from torch.nn import functional as F
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.fast.stepper import fast_kernels, make_stepper
 from bayesieve.files import write_atomically
 from bayesieve.nets import mlp
-from bayesieve.training.stepper import fast_kernels, make_stepper
 
 BATCH = 100
 ADAM = "Adam"

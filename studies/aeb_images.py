@@ -39,17 +39,17 @@ from torch import Tensor, nn
 
 from bayesieve import MAP, SGHMC, SGLD, Roles, Schedule, load_data, priors
 from bayesieve.assess.diagnostics import pooled
+from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
-from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.sampling import Adapt, Averaging
+from bayesieve.fast.backend import CompileMode
 from bayesieve.nets import conv2_bn_fc3, conv2_fc2
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
-from bayesieve.training.stepper import CompileMode
 from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
 from studies.figures import method_curves
 from studies.harness import (

@@ -36,7 +36,7 @@ from torch import Generator, Tensor, nn
 
 from bayesieve import Problem, likelihoods, priors
 from bayesieve.checks import check_choice
-from bayesieve.core.noise import counter_normals, fresh_keys
+from bayesieve.core.random import counter_normals, fresh_keys
 from bayesieve.engines.sampling import (
     Averaging,
     Latents,
@@ -45,8 +45,7 @@ from bayesieve.engines.sampling import (
     prior_pull,
     update_latents_,
 )
-from bayesieve.engines.sgmcmc import langevin_move
-from bayesieve.training.stepper import compiler_missing
+from bayesieve.fast.backend import compiler_missing
 from studies.harness import Row, Run, count, make_row, study_parser
 
 SETTINGS = ((0.01, 2.0), (0.1, 2.0), (0.01, 1.0), (0.1, 1.0))  # (v₀, σ)
@@ -252,7 +251,8 @@ def _step_(
     residual = batch_y[:, None] - w.view(len(x), -1, P) @ batch_x.mT  # (D, C, n)
     data_grad = (residual @ batch_x).view(k, P) * (N / BATCH) / latents.scale.square()
     noise = counter_normals((k, P), keys, w.dtype)
-    w.add_(langevin_move(data_grad - prior_pull(w, latents), noise, length, heat))
+    drift = data_grad - prior_pull(w, latents)
+    w.add_(length * drift + (2 * length * heat).sqrt() * noise)
     square_sum = residual.square().sum(-1).view(k) * (N / BATCH)
     update_latents_(latents, w, None, omega, Averaging(), Residuals(square_sum, N), searching)
 

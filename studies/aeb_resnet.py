@@ -38,17 +38,17 @@ import torch
 
 from bayesieve import SGHMC, Problem, Roles, Schedule, load_data, priors
 from bayesieve.contrib.distill import soften
+from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
 from bayesieve.core.storage import load_posterior, read_header, save
-from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging
+from bayesieve.fast.backend import CompileMode
 from bayesieve.nets import resnet20
 from bayesieve.sieve.ranking import Scope
 from bayesieve.sieve.schedule import AnnealedPruning
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
-from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
 from studies.harness import Run, chosen, numbers, only_draws, prior_pairs, splits, whole_numbers

@@ -40,22 +40,23 @@ from torch import Tensor, nn
 from bayesieve import MAP, GradualPruning, HorseshoeVI, Problem, Schedule, likelihoods
 from bayesieve.assess.metrics import accuracy, ece, negative_log_likelihood
 from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.core.execution import PRECISIONS, Precision
 from bayesieve.core.inputs import tensors_of
 from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import LayerScaled
-from bayesieve.core.workspace import PRECISIONS, Precision
 from bayesieve.data import DataSet, data_info, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
+from bayesieve.fast.backend import COMPILE_MODES, CompileMode
+from bayesieve.fast.stepper import fast_kernels
 from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.units import units_of
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
 from bayesieve.training.options import Progress
-from bayesieve.training.stepper import COMPILE_MODES, CompileMode, fast_kernels
 from studies import harness
 from studies.figures import method_curves, weight_cdfs, weight_maps
 from studies.harness import Run, chosen, make_row, only_draws, say, study_parser

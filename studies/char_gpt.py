@@ -37,16 +37,17 @@ import torch
 from torch import Tensor
 
 from bayesieve import BMR, MAP, SBNN, Problem, Schedule, laplace, likelihoods, priors, prune
+from bayesieve.core.execution import Precision
 from bayesieve.core.inputs import one_input
 from bayesieve.core.layout import Roles
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import Examples
 from bayesieve.data.files import data_root
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import Reduction
 from bayesieve.errors import DataError
+from bayesieve.fast.backend import CompileMode
 from bayesieve.nets import gpt
 from bayesieve.nets.gpt import continue_text
 from bayesieve.sieve.compact import compact, report_of
@@ -58,7 +59,6 @@ from bayesieve.sieve.unit_rules import median_ms
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
 from bayesieve.training.options import Pruning
-from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
 from studies.harness import (

@@ -28,11 +28,11 @@ import torch
 from torch import Generator, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.workspace import PRECISIONS
+from bayesieve.core.execution import PRECISIONS
 from bayesieve.data.examples import DataSet, Examples
+from bayesieve.fast.backend import COMPILE_MODES
 from bayesieve.files import write_atomically
 from bayesieve.text import markdown_table
-from bayesieve.training.stepper import COMPILE_MODES
 from studies.record import SCHEMA, Record, Row, check_one_copy, field, join, make_row, read, write
 
 __all__ = ["Row", "Run", "make_row", "splits", "study_parser"]

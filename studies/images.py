@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from bayesieve import Problem, evaluate, likelihoods
 from bayesieve.assess.metrics import classification_report
 from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.core.execution import Precision
 from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.posterior import Posterior, Samples, SparseModel
-from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale

@@ -58,10 +58,10 @@ from bayesieve import (
     prune,
 )
 from bayesieve.contrib.distill import soften
+from bayesieve.core.execution import Precision
 from bayesieve.core.inputs import one_input
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.storage import file_bytes, read_tensors
-from bayesieve.core.workspace import Precision
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.files import data_root

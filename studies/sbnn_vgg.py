@@ -32,14 +32,14 @@ from typing import Any
 from torch import nn
 
 from bayesieve import MAP, SBNN, Schedule, evaluate, load_data, priors
+from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.workspace import Precision
 from bayesieve.data.examples import DataSet
 from bayesieve.engines import Engine
+from bayesieve.fast.backend import CompileMode
 from bayesieve.nets import vgg
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
-from bayesieve.training.stepper import CompileMode
 from studies import images
 from studies.figures import lines
 from studies.harness import Row, Run, joined, make_row, numbers, only_draws, splits

@@ -156,7 +156,7 @@ def log_cauchy_square(normals: Tensor) -> Tensor:
 
 def log_likelihood(problem: Problem, w: Tensor, batch: Batch) -> Tensor:
     """N/n · Σ log p(y | x, w) of each weight vector, (k, d) -> (k,), in eval mode."""
-    space = problem.workspace_in_use
+    space = problem._workspace
     buffers = space.buffers(0) if space else problem.network.buffers()
     values = []
     for i, row in enumerate(w):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,27 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.core.batch import Batch
+from bayesieve.core.execution import Backend
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
+from bayesieve.core.random import fresh_keys
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Renewing
+from bayesieve.fast.backend import Machine
+
+
+def run_by(problem: Problem, backend: Backend | None = None, **changes: Any) -> Problem:
+    """The problem itself, computed in another way from now on: another backend, other bounds."""
+    backend = problem.execution.backend if backend is None else backend
+    bounds = replace(problem.execution.bounds, **changes)
+    problem.execution = replace(problem.execution, backend=backend, bounds=bounds)
+    return problem
+
+
+IN_C, BY_COUNTER = Machine(native=True), type("_ByCounter", (Backend,), {
+    "noise": lambda self, like, generator: fresh_keys(generator)})()  # fmt: skip
 
 # parameters of an estimator that is trained in no time, for all that needs no quality
 QUICK = {"hidden": (6,), "epochs": 3, "folds": 0, "n_samples": 4, "random_state": 0}

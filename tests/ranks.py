@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from bayesieve.core.noise import draw_weights
+from bayesieve.core.noise import WeightNoise
 from bayesieve.core.priors import Normal
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
@@ -97,19 +97,16 @@ class Doomed(MAP):
 def gradients(engine, *, step=0, n_draws=1, n_data=N_DATA):
     """Gradients for mean and log std at fixed weights, of all data, one row per draw."""
     problem = problem_of(engine, n_data)
-    problem.execution.sharing = ranks = join(problem.device)
+    ranks = join(problem.device)
+    problem.execution = replace(problem.execution, sharing=ranks)
     state = engine.init(problem, seeded(0))
     index, rows = torch.arange(n_data), []
     for t in range(step, step + n_draws):
         ranks.begin(0, t)
         batch = problem.batch(ranks.part(index))._replace(n_shared=n_data)
-        drawn = draw_weights(problem, state, local=False)
-        problem.gradient_(drawn, batch, state.generator)
-        n = state.log_std.shape[1]
-        spread = drawn.spread_grads
-        if spread is None:
-            spread = drawn.grads[:, :n] * (drawn.weights - state.mean)[:, :n]
-        rows.append(torch.cat([drawn.grads[0, :n], spread[0]]))
+        found, n = WeightNoise().gradients(problem, state, batch).flatten(), state.log_std.shape[1]
+        spread = found.for_log_std(state.mean[:, :n], None, slice(0, n))
+        rows.append(torch.cat([found.grad[0, :n], spread[0]]))
     return torch.stack(rows)
 
 

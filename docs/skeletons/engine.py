@@ -103,7 +103,7 @@ class Langevin:
         log_lik, grad = problem.value_and_grad(space.weights, batch)
         noise = torch.empty_like(state.w[:, : state.n_bayesian])
         noise.normal_(generator=state.generator)
-        problem.kernel(_update_)(
+        problem.run(_update_)(
             state.w, grad, noise, state.step_size * controls.lr_scale,
             state.precision * controls.kl_scale, controls.trained,
         )  # fmt: skip

@@ -82,7 +82,7 @@ def measure(
             model,
             problem.likelihood,
             data,
-            precision=problem.execution.precision,
+            precision=problem.execution.formats.network,
             augment=problem.augment,
         ).to(problem.device)
     learned, costs = learn(method, problem, asked)

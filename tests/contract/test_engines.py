@@ -13,6 +13,7 @@ from bayesieve.checks import AUTO
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.noise import space_of
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import (
     GaussianLaplace,
@@ -198,7 +199,7 @@ def test_a_posterior_shares_no_memory_and_does_not_change_later(engine, k):
     problem = problem_of(engine, NORMED)
     state = trained(engine, problem, k=k)
     posterior = engine.posterior(problem, state)
-    space = problem.workspace(k, local=getattr(engine, "local", False))
+    space = space_of(problem, engine, k)
     owned = {value.untyped_storage().data_ptr() for _, value in named_tensors(state)}
     owned |= {value.untyped_storage().data_ptr() for value in space.all_buffers().values()}
     owned |= {space.weights.untyped_storage().data_ptr()}

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from bayesieve.assess import costs
-from bayesieve.core.native import KernelUnavailableError
 from bayesieve.deliver import runtime
+from bayesieve.fast.native import KernelUnavailableError
 from bayesieve.runs.config import RECORD
 from commands import ok
 

@@ -10,12 +10,12 @@ from torch import nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.noise import fresh_keys
 from bayesieve.core.priors import GaussianLaplace
 from bayesieve.core.problem import Problem
+from bayesieve.core.random import fresh_keys
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sgmcmc import SGLD
-from problems import seeded
+from problems import BY_COUNTER, run_by, seeded
 from studies import aeb_linear
 
 
@@ -54,8 +54,7 @@ def test_the_path_is_that_of_the_engine(method, monkeypatch):
     chains = aeb_linear._Chains(x, y, [(method, 0.01, 2.0), (method, 0.01, 1.0)], n_steps)
     x, y = x[0, :100], y[0, :100]
     problem = Problem(nn.Linear(1000, 1, bias=False), Gaussian(1.5), (x, y))
-    monkeypatch.setattr(problem, "kernel", lambda function: function)
-    problem.execution.compiled = True  # normals by counter
+    run_by(problem, BY_COUNTER)
     engine = engine_of(method, n_steps)
     state = engine.init(problem, seeded(0), 2)
     state.w.copy_(chains.w)

@@ -18,7 +18,7 @@ BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text(encod
 # A room imports itself, the ground floor and the rooms named here.
 _GROUND = {"checks", "environment", "errors", "files", "text", "__version__"}
 _INPUTS = {"data", "nets"}
-_FITTED = {*_INPUTS, "core", "graph", "engines", "training"}
+_FITTED = {*_INPUTS, "core", "graph", "engines", "fast", "training"}
 _ALL = {*_FITTED, "sieve", "assess", "uncertainty", "deliver"}
 MAY_IMPORT: dict[str, set[str]] = {
     "checks": set(),
@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": _INPUTS,
     "graph": {*_INPUTS, "core"},
     "engines": {*_INPUTS, "core"},
-    "training": {*_INPUTS, "core", "engines"},
+    "fast": {"core", "engines"},
+    "training": {*_INPUTS, "core", "engines", "fast"},
     "assess": _FITTED,
     "sieve": {*_INPUTS, "core", "graph", "engines"},
     "contrib": _FITTED,

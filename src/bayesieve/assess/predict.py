@@ -23,10 +23,11 @@ from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods import Prediction as Prediction
 from bayesieve.core.likelihoods import RealPrediction as RealPrediction
 from bayesieve.core.likelihoods.prediction import Drawn, joined_predictions
-from bayesieve.core.network import Buffers, Evaluator, Network, materialise
-from bayesieve.core.noise import generator_on
+from bayesieve.core.network import Buffers, Network, materialise
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
+from bayesieve.core.random import generator_on
 from bayesieve.data.streams import Stream, stream_of
+from bayesieve.fast.evaluator import Evaluator, evaluator
 
 TOLERANCE = 0.02
 FEWEST_DRAWS, MOST_DRAWS = 32, 256
@@ -124,7 +125,7 @@ def predict(
     centre = posterior.mean if drawn == "pairs" else None
     if network.device.type == "cpu":
         batch_size = min(batch_size, _n_in_cache(x))
-    with network.evaluator(x.split(batch_size), posterior.buffers, centre) as evaluate:
+    with evaluator(network, x.split(batch_size), posterior.buffers, centre) as evaluate:
         for w, draw_buffers in weight_vectors(posterior, n_samples, seed, reuse=True):
             blocks.append((_outputs(evaluate, w, draw_buffers, x), _kept(network.numbers(w))))
             n_done = sum(len(output) for output, _ in blocks)

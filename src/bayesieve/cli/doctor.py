@@ -19,7 +19,7 @@ def doctor(json: JsonFlag = False) -> None:
 
     from bayesieve.data import data_root, list_data
     from bayesieve.data.files import ROOT_VARIABLE
-    from bayesieve.training.stepper import compiler_missing
+    from bayesieve.fast.backend import compiler_missing
 
     n_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = [f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(n_cuda)]

@@ -1,263 +1,621 @@
-"""Noise of a draw, as a function of a counter (noise on activations is in core/local.py).
+"""Noise of a step, on weights or on activations: what it draws, and the gradients that result.
 
-**On weights.** On a CPU the generator behind `Tensor.normal_` makes one number at a time, and
-drawing as many normals as a network has weights costs a third of a training step. Here the i-th
-pair of normals is a formula in i and three keys, so a compiled kernel computes many at once and
-stores none:
+Both kinds give the log-likelihood of a batch under q(w) = N(r m, r² s²), and its gradients for m
+and log s. r is 1, or a random scale of each group of weights (engines/scaled.py).
 
-    a = mix(i ⊕ key₀),  b = mix(a + key₁),  c = mix(a + key₂)      32-bit integers, wrapping
-    u = (b mod 2³¹ + 1) / 2³¹,  v = c / 2³²
-    √(-2 log u) · (cos 2πv, sin 2πv)                               Box and Muller (1958)
+**On weights.** All examples see one draw w = r (m + s ε). With g the gradient there, that of r m is
+g, and that of log s is g · (w - r m).
 
-`mix` is a bijection of the 32-bit integers in which every input bit flips every output bit with
-probability near 1/2 (xor-shift-multiply with the constants of Wellons's "lowbias32"). The keys
-are fresh from the caller's generator at each use, so all randomness still comes from there. They
-enter before and between two rounds: streams of two steps may visit common values of a, but the
-numbers made from them differ. |normal| is at most √(62 log 2) = 6.6.
+**On activations**: local reparameterisation (Kingma et al., 2015). For a layer that is linear in
+independent Gaussian weights, the pre-activation is Gaussian with mean layer(x; m) and variance
+layer(x²; s²). Drawing it directly gives lower-variance gradients. For Linear this is exact per
+example; for Conv the noise is independent at each position, a different estimator with the same
+marginal means and variances. There are gradients for means and variances: that of log s is
+2 s² ∂/∂s². Bayesian tensors that no such layer owns are drawn in weight space.
+
+Besides the second product, a layer costs a pass over its inputs and its outputs each way. The
+products of variances are in the dtype of the variances of the weights. On a CPU that multiplies
+bfloat16 faster it is that (`Backend.product_dtype`), since the third digit of a variance does not
+count.
 """
 
-import math
-from typing import TYPE_CHECKING, Any
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
 
-from bayesieve.core import native
+from bayesieve.core.batch import Batch
+from bayesieve.core.execution import PLAIN, WHOLE, Backend, Execution, kernel
+from bayesieve.core.layout import Role
+from bayesieve.core.network import Network
+from bayesieve.core.problem import Problem, gradient
+from bayesieve.core.random import as_normals
+from bayesieve.core.state import Controls
+from bayesieve.core.workspace import Found, Workspace
+from bayesieve.errors import UnsupportedModelError
 
-if TYPE_CHECKING:
-    from bayesieve.core.problem import Problem
-    from bayesieve.core.workspace import Draw
-
-N_KEYS = 3
-_MANY = 1 << 15  # weights
-
-
-def generator_on(device: torch.device) -> Generator:
-    """A generator for tensors on a device; meta tensors, which have no numbers, take the CPU's."""
-    return Generator("cpu" if device.type == "meta" else device)
-
-
-def fresh_noise(problem: "Problem", like: Tensor, generator: Generator) -> Tensor:
-    """Noise for a draw of the shape of `like`, (k, n): normals; keys in compiled steps on a CPU."""
-    if problem.execution.compiled and problem.device.type == "cpu":
-        return fresh_keys(generator)
-    return torch.empty_like(like).normal_(generator=generator)
+_TENSORS = ("weight", "bias", "weight_var", "bias_var")
+LOCAL_TYPES = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+Pair = tuple[Tensor, Tensor]
 
 
-def as_normals(noise: Tensor, like: Tensor) -> Tensor:
-    """Standard normals of the shape of `like`, (k, n), from `fresh_noise`; inside a kernel."""
-    if noise.is_floating_point():
-        return noise
-    k, n = like.shape
-    return counter_normals((k, n), noise, like.dtype)
+class Spread(Protocol):
+    """A state of k mean-field posteriors; one with groups has random scales."""
+
+    mean: Tensor  # m, (k, d)
+    log_std: Tensor  # log s, (k, n_bayesian)
+    controls: Controls
+    generator: Generator
 
 
-def fresh_keys(generator: Generator) -> Tensor:
-    """Three random 32-bit integers for one use of `counter_normals`, on the generator's device."""
-    return torch.randint(
-        -(2**31), 2**31, (N_KEYS,), dtype=torch.int32, generator=generator, device=generator.device
-    )
-
-
-def counter_normals(shape: tuple[int, int], keys: Tensor, dtype: torch.dtype) -> Tensor:
-    """Independent standard normals, shape (k, n), k · n < 2³².
+@dataclass(eq=False)
+class AtDraw(Found):
+    """The gradient at a draw of the weights, (k, d).
 
     Args:
-        shape: k and n; rows are independent of each other.
-        keys: as `fresh_keys` returns them; equal keys and shapes give equal normals.
-        dtype: of the result; the resolution of u and v is 32 bits whatever it is.
-
-    Example:
-        >>> counter_normals((1, 4), torch.tensor([1, 2, 3], dtype=torch.int32), torch.float32)
-        tensor([[ 0.8053, -0.4494, -0.6485,  0.8434]])
+        spread: the sum over processes of g · (w - r m), (k, n), where each draws weights of its
+            own: a mean of gradients does not say it.
     """
-    k, n = shape
-    n_pairs = (n + 1) // 2
-    counter = torch.arange(k * n_pairs, dtype=torch.int32, device=keys.device).view(k, n_pairs)
-    a = mix(counter ^ keys[0])
-    b, c = mix(a + keys[1]), mix(a + keys[2])
-    u = ((b & 0x7FFFFFFF).to(dtype) + 1) * 2.0**-31  # in (0, 1], finest near 0: the tails
-    angle = c.to(dtype) * (2 * math.pi * 2.0**-32)
-    radius = (-2 * u.log()).sqrt()
-    return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :n]
+
+    spread: Tensor | None = None
+
+    def for_log_std(self, centre: Tensor, keep: Tensor | None, part: slice) -> Tensor:
+        """The gradient for log s of some columns, whose draws have this centre, r m."""
+        if self.spread is not None:
+            return self.spread[:, part]
+        data = self.grad[:, part] if keep is None else self.grad[:, part] * keep
+        return data * (self.weights[:, part] - centre)
 
 
-def gaussian_draws(
-    mean: Tensor,
-    std: Tensor,
-    n_draws: int,
-    n_bayesian: int,
-    generator: Generator,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Independent draws of one Gaussian per weight, (n_draws, d).
-
-    In float32 on a CPU the noise of many weights is that of `counter_normals`, made in C where
-    there is a compiler: torch's generator takes four times as long. All else is drawn by torch.
+@dataclass(eq=False)
+class AtMeans(Found):
+    """The gradients for the means and the variances of the weights.
 
     Args:
-        mean: (d,).
-        std: (d,).
-        n_draws: rows of the result.
-        n_bayesian: only so many of the first weights are drawn; the others are their mean.
-        generator: of the keys, or of the noise.
-        out: contiguous, (n_draws, d), to take the draws; None makes one.
-
-    Example:
-        >>> mean, source = torch.ones(3), torch.Generator().manual_seed(0)
-        >>> gaussian_draws(mean, torch.tensor([1.0, 0.0, 5.0]), 2, 2, source)[:, 1:]
-        tensor([[1., 1.],
-                [1., 1.]])
+        variances: (k, d), 0 where not kept.
+        brief: the variances in bfloat16, where some layers multiply them in it.
     """
-    d, n = len(mean), n_bayesian
-    draws = mean.new_empty(n_draws, d) if out is None else out
-    if mean.device.type != "cpu" or mean.dtype != torch.float32 or n < _MANY:
-        noise = draws if n == d else draws[:, :n]
-        noise.normal_(generator=generator).mul_(std[:n])
-        draws[:, n:] = 0
-        return draws.add_(mean)
-    for part in draws.split((2**32 - 1) // (n + 1)):  # counters have 32 bits
-        keys, library = fresh_keys(generator), native.steps()
-        if library is not None:
-            tensors = (mean.contiguous(), std.contiguous(), keys, part)
-            library.bayesieve_draws(len(part), n, d, *map(native.address, tensors))
-        else:
-            part.copy_(mean)
-            part[:, :n].addcmul_(std[:n], counter_normals((len(part), n), keys, mean.dtype))
-    return draws
+
+    variances: Tensor | None = None
+    brief: Tensor | None = None
+
+    def for_log_std(self, centre: Tensor, keep: Tensor | None, part: slice) -> Tensor:
+        """The gradient for log s of some columns."""
+        assert self.variances is not None
+        return 2 * self.variance_grad[:, part] * self.variances[:, part]
 
 
-def mix(x: Tensor) -> Tensor:
-    """A fixed pseudo-random permutation of the 32-bit integers, elementwise."""
-    x = (x ^ _shift(x, 16)) * 0x7FEB352D
-    x = (x ^ _shift(x, 15)) * (0x846CA68B - 2**32)
-    return x ^ _shift(x, 16)
+Gradients = AtDraw | AtMeans
 
 
-def _shift(x: Tensor, places: int) -> Tensor:
-    # A signed shift copies the sign bit into the places it frees: clear them.
-    return (x >> places) & (2 ** (32 - places) - 1)
-
-
-def draw_weights(
-    problem: "Problem", state: Any, *, local: bool, ratio: Tensor | None = None, own: bool = True
-) -> "Draw":
-    """Draw w = r (m + s ε), 0 where pruned; r m and (r s)² themselves for noise on activations.
+@dataclass(frozen=True)
+class WeightNoise:
+    """One draw of all weights for a batch.
 
     Args:
-        problem: whose workspace receives the draw.
-        state: m, (k, d), is its `mean`, and log s, (k, n), its `log_std`.
-        local: whether layers add the noise to their activations.
-        ratio: r of each group of the state's `groups`, (k, G); None for 1.
         own: whether each of the processes that share a step may draw its own weights; the means of
             their gradients must then be all that the engine needs.
     """
-    space, masks = problem.workspace(len(state.mean), local=local), state.controls.factors
-    drawn = space.draw
-    in_float32 = problem.execution.moments_dtype is None  # others move in Python
-    drawn.in_pieces = problem.execution.native and in_float32 and own
-    if local and problem.execution.native:
-        if ratio is not None or not space.are_unchanged(*spread_tensors(state, drawn)):
-            space.remember()
-            _spread_natively_(state, drawn, ratio, masks[0])
-    elif local:
-        problem.kernel(spread_)(state, drawn, ratio, masks[0])
-    else:
-        source, sharing = state.generator, problem.execution.sharing
-        if sharing is not None and sharing.own_noise and own:
-            source, drawn.centre = sharing.noise, _centre(state, ratio, masks[0])
-        if problem.execution.native:
-            _draw_natively_(state, drawn, fresh_keys(source), ratio, masks[0])
-            return drawn
-        noise = fresh_noise(problem, state.log_std, source)
-        parts = problem.execution.parts(state.mean, state.log_std.shape[1])
-        if ratio is not None:  # of groups, which parts would cut
-            parts = [slice(0, state.mean.shape[1])]
-        for part in parts:
-            problem.kernel(draw_weights_)(state, drawn, noise, ratio, masks[0], part)
-    return drawn
+
+    own: bool = True
+
+    def workspace(self, problem: Problem, n_models: int) -> Workspace:
+        """The buffers of k models."""
+        return problem.workspace(n_models)
+
+    def gradients(
+        self, problem: Problem, state: Any, batch: Batch, ratio: Tensor | None = None
+    ) -> AtDraw:
+        """Draw w = r (m + s ε), 0 where pruned, and take the gradient of log p(D | w) there.
+
+        Args:
+            problem: network and data.
+            state: of k models, a `Spread`.
+            batch: n examples.
+            ratio: r of each group of the state's `groups`, (k, G); None for 1.
+        """
+        space, keep = self.workspace(problem, len(state.mean)), state.controls.factors[0]
+        execution, run, n = problem.execution, problem.run, state.log_std.shape[1]
+        sharing = execution.sharing
+        apart = sharing is not None and sharing.own_noise and self.own
+        source = execution.source(state.generator) if apart else state.generator
+        noise = execution.backend.noise(state.log_std, source)
+        run(draw_)(state, space.weights, noise, keep if ratio is None else None)
+        if ratio is not None:
+            run(scale_)(state.groups, space.weights, ratio, keep)
+        if not apart:
+            found = gradient(problem, space, batch)
+            return AtDraw(found.log_lik, found.pieces, space, found.is_flat)
+        centre = state.mean[:, :n]
+        if ratio is not None:
+            centre = centre * state.groups.to_entries(ratio)
+        if keep is not None:
+            centre = centre * keep[:, :n]
+        found = space.differentiate(batch, problem.n_data / batch.n_step).flatten()
+        spread = found.grad[:, :n] * (space.weights[:, :n] - centre)
+        tensors = (found.log_lik, found.grad, spread)
+        log_lik, grad, spread = execution.summed(space, batch.n / batch.n_step, *tensors)
+        execution.bounds.clip_(problem.n_data, grad, along=spread)
+        return AtDraw(log_lik, [], space, spread=spread).replaced(grad)
 
 
-def draw_weights_(
-    state: Any, drawn: "Draw", noise: Tensor, ratio: Tensor | None, keep: Tensor | None, part: slice
+@dataclass(frozen=True)
+class ActivationNoise:
+    """Each example sees its own noise, at the outputs of Linear and Conv layers."""
+
+    def workspace(self, problem: Problem, n_models: int) -> Workspace:
+        """The buffers of k models, with layers that add noise to their outputs."""
+        return problem.workspace(n_models, self)
+
+    def gradients(
+        self, problem: Problem, state: Any, batch: Batch, ratio: Tensor | None = None
+    ) -> AtMeans:
+        """Take the gradients of log p(D | r m, r² s²) for means and variances, 0 where pruned.
+
+        The arguments are those of `WeightNoise.gradients`.
+        """
+        space, keep = self.workspace(problem, len(state.mean)), state.controls.factors[0]
+        execution, run = problem.execution, problem.run
+        variances, brief = space.variances, space.brief_variances
+        assert variances is not None
+        run(spread_)(state, space.weights, variances, brief if ratio is None else None, keep)
+        if ratio is not None:
+            run(scale_)(state.groups, space.weights, ratio, None)
+            run(scale_)(state.groups, variances, ratio.square(), None)
+            if brief is not None:
+                brief.copy_(variances)
+        source = execution.source(state.generator)
+        space.bind(source)
+        noise = draw_others_(space, source)
+        seen = space.differentiate(batch, problem.n_data / batch.n_step)
+        found = AtMeans(seen.log_lik, seen.pieces, space, seen.is_flat, variances, brief)
+        if not noise and execution.takes_whole(batch.n):
+            return found
+        found.flatten()
+        differentiate_others_(found, noise)
+        tensors = (found.log_lik, found.grad, found.variance_grad)
+        found.log_lik, *grads = execution.summed(space, batch.n / batch.n_step, *tensors)
+        if execution.bounds.clip_norm is not None:
+            for_std = 2 * variances.sqrt() * grads[1]
+            execution.bounds.clip_(problem.n_data, grads[0], for_std, along=grads[1])
+        return found.replaced(*grads)
+
+    def swapped(
+        self, network: Network, execution: Execution, n_models: int, source: Callable[[], Generator]
+    ) -> tuple[nn.Module, dict[str, str]]:
+        """A copy of the skeleton with noisy layers, and the owner of each of their variances."""
+        backend = execution.backend.in_layers(execution.formats.network) if n_models == 1 else None
+        whole = backend is not None and execution.formats.network == "float32"
+        return localise(network, source, backend or PLAIN, one_node=whole)
+
+
+Noise = WeightNoise | ActivationNoise
+
+
+def space_of(problem: Problem, engine: object, n_models: int) -> Workspace:
+    """The workspace of an engine: that of its `noise`, if it has one, or a plain one."""
+    noise: Noise = getattr(engine, "noise", None) or WeightNoise()
+    return noise.workspace(problem, n_models)
+
+
+def noise_of(local: bool | None) -> Noise:
+    """The noise that the argument `local` of an engine names; None is noise on weights.
+
+    Example:
+        >>> noise_of(True)
+        ActivationNoise()
+    """
+    return ActivationNoise() if local else WeightNoise()
+
+
+# --------------------------------------------------------------------------- draws and variances
+
+
+@kernel("bayesieve_draw", in_parts=True)
+def draw_(
+    state: Spread, weights: Tensor, noise: Tensor, keep: Tensor | None, part: slice = WHOLE
 ) -> None:
-    """Write r (m + s ε) into a part of the weights, (k, d); 0 where not kept."""
-    weights, mean = drawn.weights[:, part], state.mean[:, part]
+    """Write m + s ε into a part of the weights, (k, d); 0 where not kept."""
+    into, mean = weights[:, part], state.mean[:, part]
     bayesian = slice(part.start, min(part.stop, state.log_std.shape[1]))  # those with a posterior
     n = max(bayesian.stop - bayesian.start, 0)
     if n > 0:
         log_std = state.log_std[:, bayesian]
-        some_noise = noise[:, bayesian] if noise.is_floating_point() else noise  # keys are of all
-        values = torch.addcmul(mean[:, :n], log_std.exp(), as_normals(some_noise, log_std))
-        weights[:, :n] = values if ratio is None else state.groups.to_entries(ratio) * values
+        some = noise[:, bayesian] if noise.is_floating_point() else noise  # keys are of all
+        into[:, :n] = torch.addcmul(mean[:, :n], log_std.exp(), as_normals(some, log_std))
     if n < mean.shape[1]:
-        weights[:, n:] = mean[:, n:]
+        into[:, n:] = mean[:, n:]
     if keep is not None:
-        weights.mul_(keep[:, part])
+        into.mul_(keep[:, part])
 
 
-def _draw_natively_(
-    state: Any, drawn: "Draw", keys: Tensor, ratio: Tensor | None, keep: Tensor | None
+@kernel("bayesieve_scale")
+def scale_(groups: Any, weights: Tensor, ratio: Tensor, keep: Tensor | None) -> None:
+    """Multiply the Bayesian weights of (k, d) by the numbers of their groups, (k, G).
+
+    Weights that are not kept become 0.
+    """
+    factors = groups.to_entries(ratio)
+    weights[:, : factors.shape[1]].mul_(factors)
+    if keep is not None:
+        weights.mul_(keep)
+
+
+@kernel("bayesieve_spread")
+def spread_(
+    state: Spread, means: Tensor, variances: Tensor, brief: Tensor | None, keep: Tensor | None
 ) -> None:
-    """`draw_weights_` of all weights with the normals of these keys, in C."""
-    library = native.steps()
-    assert library is not None
-    (k, d), n = state.mean.shape, state.log_std.shape[1]
-    masked = keep if ratio is None else None
-    tensors = (state.mean, state.log_std, masked, keys, drawn.weights)
-    library.bayesieve_draw(k, n, d, *map(native.address, tensors))
-    if ratio is not None:
-        runs, sizes = state.groups.runs, (len(state.groups.runs), ratio.shape[1])
-        scaled = (runs, ratio.contiguous(), keep, drawn.weights)
-        library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
+    """Write m and s², (k, d), for layers with noise on activations; 0 where not kept.
 
-
-def _centre(state: Any, ratio: Tensor | None, keep: Tensor | None) -> Tensor:
-    """Centre of the draws: r m of the weights with a posterior, (k, n), 0 where not kept."""
+    `brief` takes the variances in bfloat16.
+    """
     n = state.log_std.shape[1]
-    centre: Tensor = state.mean[:, :n]
-    if ratio is not None:
-        centre = centre * state.groups.to_entries(ratio)
-    return centre if keep is None else centre * keep[:, :n]
-
-
-def spread_tensors(state: Any, drawn: "Draw") -> list[Tensor]:
-    """Tensors that means and variances for noise on activations are read from and written to."""
-    tensors = (state.mean, state.log_std, state.controls.keep, drawn.weights, drawn.variances,
-               drawn.brief_variances)  # fmt: skip
-    return [tensor for tensor in tensors if tensor is not None]
-
-
-def _spread_natively_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
-    """`spread_` in C."""
-    library, (k, d), n = native.steps(), state.mean.shape, state.log_std.shape[1]
-    assert library is not None
-    assert drawn.variances is not None
-    brief = drawn.brief_variances if ratio is None else None
-    tensors = (state.mean, state.log_std, keep, drawn.weights, drawn.variances, brief)
-    library.bayesieve_spread(k, n, d, *map(native.address, tensors))
-    if ratio is None:
-        return
-    sizes = (len(state.groups.runs), ratio.shape[1])
-    for buffer, factor in ((drawn.weights, ratio), (drawn.variances, ratio.square())):
-        scaled = (state.groups.runs, factor.contiguous(), None, buffer)
-        library.bayesieve_scale(k, n, d, *sizes, *map(native.address, scaled))
-    if drawn.brief_variances is not None:
-        drawn.brief_variances.copy_(drawn.variances)
-
-
-def spread_(state: Any, drawn: "Draw", ratio: Tensor | None, keep: Tensor | None) -> None:
-    """Write r m and (r s)² for layers with noise on activations; 0 where not kept."""
-    assert drawn.variances is not None
-    n = state.log_std.shape[1]
-    drawn.weights.copy_(state.mean)
-    drawn.variances[:, :n] = (2 * state.log_std).exp()
-    if ratio is not None:
-        factors = state.groups.to_entries(ratio)
-        drawn.weights[:, :n].mul_(factors)
-        drawn.variances[:, :n].mul_(factors).mul_(factors)
+    means.copy_(state.mean)
+    variances[:, :n] = (2 * state.log_std).exp()
     if keep is not None:
-        drawn.weights.mul_(keep)
-        drawn.variances.mul_(keep)
-    if drawn.brief_variances is not None:
-        drawn.brief_variances.copy_(drawn.variances)
+        means.mul_(keep)
+        variances.mul_(keep)
+    if brief is not None:
+        brief.copy_(variances)
+
+
+def draw_others_(space: Workspace, generator: Generator) -> dict[str, Tensor]:
+    """Draw in weight space what no layer with noise on activations owns; return the noise."""
+    assert space.variances is not None
+    layout, noise = space.network.layout, {}
+    for name in layout.names:
+        part = layout.slices[name]
+        if part.start < layout.n_bayesian and name not in space.local_names:
+            stds = space.variances[:, part].sqrt()
+            noise[name] = torch.empty_like(stds).normal_(generator=generator)
+            space.weights[:, part].addcmul_(stds, noise[name])
+    return noise
+
+
+def differentiate_others_(found: AtMeans, noise: dict[str, Tensor]) -> None:
+    """Fill the gradients for variances of what `draw_others_` drew: g ε / 2s, 0 at s = 0."""
+    assert found.variances is not None
+    for name, drawn in noise.items():
+        part = found.space.network.layout.slices[name]
+        slope = drawn / (2 * found.variances[:, part].sqrt())
+        found.variance_grad[:, part] = found.grad[:, part] * slope.nan_to_num_(0.0, 0.0, 0.0)
+
+
+# --------------------------------------------------------------------- passes over activations
+#
+# Activations are (n, m) or (n, m, positions ...), m units or channels.
+
+
+@kernel("bayesieve_square", compiled=False)
+def square(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """x² in a dtype."""
+    return (x * x).to(dtype)
+
+
+@kernel("bayesieve_join", compiled=False)
+def join_(total: Tensor, x: Tensor, for_square: Tensor) -> Tensor:
+    """Add 2x times the gradient for x² to a gradient for x, in place."""
+    return total.addcmul_(x, for_square.to(x.dtype), value=2)
+
+
+@kernel("bayesieve_perturb", any_shape=True)
+def perturb_(
+    mean: Tensor, var: Tensor, bias_var: Tensor | None, noise: Tensor, in_place: bool
+) -> Pair:
+    """Return mean + s ε and its slope in s², ε / 2s, 0 where s is 0.
+
+    Args:
+        mean: of the activations.
+        var: s², of their shape.
+        bias_var: variance of the bias where var lacks it, (m,).
+        noise: ε, which becomes the slope; keys for the twin.
+        in_place: whether mean and var may be overwritten.
+    """
+    var = var.to(mean.dtype)
+    if bias_var is not None:
+        var = var + bias_var.view(-1, *[1] * (var.dim() - 2))
+    std = var.clamp_min(0).sqrt_()
+    output = torch.addcmul(mean, std, noise)
+    noise.div_(std.add_(std)).nan_to_num_(0.0, 0.0, 0.0)  # these are as large as all activations
+    return output, noise
+
+
+@kernel("bayesieve_perturb_back", any_shape=True)
+def perturb_back(grad: Tensor, slope: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradient for var in a dtype, and sums over all but m of the output's and of this one."""
+    for_var, others = grad * slope, [0, *range(2, grad.dim())]
+    return for_var.to(dtype), grad.sum(others), for_var.sum(others)
+
+
+class _Perturb(torch.autograd.Function):
+    """mean + sqrt(var) · ε with an explicit generator; the gradient at var = 0 is taken as 0."""
+
+    @staticmethod
+    def forward(
+        mean: Tensor, var: Tensor, generator: Generator, backend: Backend
+    ) -> tuple[Tensor, Tensor]:
+        noise = backend.noise(mean, generator)
+        return backend.run(perturb_)(mean.detach(), var.detach(), None, noise, False)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return grad, grad * slope, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        mean: Tensor,
+        var: Tensor,
+        generator: Generator,
+        backend: Backend,
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        k = info.batch_size
+        mean = mean.expand(k, *mean.shape) if in_dims[0] is None else mean.movedim(in_dims[0], 0)
+        var = var.expand(k, *var.shape) if in_dims[1] is None else var.movedim(in_dims[1], 0)
+        return _Perturb.apply(mean, var, generator, backend), (0, 0)
+
+
+def perturbed(mean: Tensor, var: Tensor, generator: Generator, backend: Backend = PLAIN) -> Tensor:
+    """A draw from N(mean, var), both of one shape, with the gradients of mean + sqrt(var) · ε."""
+    output: Tensor = _Perturb.apply(mean, var, generator, backend)[0]
+    return output
+
+
+class Product(Protocol):
+    """A product of inputs x and weights, and its gradients."""
+
+    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The outputs."""
+
+    def back(
+        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        """Gradients for x, where it is asked for, and for the weights, from that of the outputs."""
+
+
+class _Matrix:
+    """x Wᵀ with x (n, in) and W (out, in)."""
+
+    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+    def back(
+        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        return grad @ weight if for_x else None, grad.t() @ x
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A convolution of x (n, in, ...) and W (out, in / groups, ...)."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @property
+    def _settings(self) -> tuple[Any, ...]:
+        none = [0] * len(self.stride)
+        return self.stride, self.padding, self.dilation, False, none, self.groups
+
+    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.convolution(x, weight, bias, *self._settings).contiguous()
+
+    def back(
+        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
+    ) -> tuple[Tensor | None, Tensor]:
+        asked = [for_x, True, False]
+        gradients = torch.ops.aten.convolution_backward(
+            grad, x, weight, None, *self._settings, asked
+        )
+        return gradients[0], gradients[1]
+
+    def covers(self, x: Tensor, weight: Tensor) -> bool:
+        """Whether the kernel is as large as its input: there is one position."""
+        plain = self.groups == 1 and set(self.padding) == {0} and set(self.dilation) == {1}
+        return plain and x.shape[1:] == weight.shape[1:]
+
+
+class _Local(torch.autograd.Function):
+    """A draw of a product of x and normal weights, plus b, one step of autograd for all of it.
+
+    Gradients for tensors as large as the weights are one product each, and no other tensor is as
+    large.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor,
+        bias_var: Tensor | None, product: Product, generator: Generator, backend: Backend,
+    ) -> Tensor:  # fmt: skip
+        squares, brief = backend.run(square)(x, weight_var.dtype), weight_var.dtype != x.dtype
+        mean = product.forth(x, weight, bias)
+        var = product.forth(squares, weight_var, None if brief else bias_var)
+        left, noise = bias_var if brief else None, backend.noise(mean, generator)
+        output, slope = backend.run(perturb_)(mean, var, left, noise, True)
+        ctx.save_for_backward(x, squares, weight, weight_var, slope)
+        ctx.biased, ctx.product, ctx.run = bias is not None, product, backend.run
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, squares, weight, weight_var, slope = ctx.saved_tensors
+        back, run, needed = ctx.product.back, ctx.run, ctx.needs_input_grad[0]
+        grad = grad.contiguous()
+        for_var, for_bias, for_bias_var = run(perturb_back)(grad, slope, weight_var.dtype)
+        for_square, for_weight_var = back(for_var, squares, weight_var, needed)
+        for_x, for_weight = back(grad, x, weight, needed)
+        if needed:
+            for_x = run(join_)(for_x, x, for_square)
+        if not ctx.biased:
+            return for_x, for_weight, None, for_weight_var, None, None, None, None
+        return for_x, for_weight, for_bias, for_weight_var, for_bias_var, None, None, None
+
+
+def local_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor, bias_var: Tensor | None,
+    generator: Generator, backend: Backend,
+) -> Tensor:  # fmt: skip
+    """Draw the outputs of a Linear layer at x, (..., in) -> (..., out).
+
+    Args:
+        x: inputs.
+        weight: means of the weights, (out, in).
+        bias: means of the biases, (out,).
+        weight_var: variances of the weights, (out, in); products of variances have their dtype.
+        bias_var: variances of the biases, (out,).
+        generator: of the noise.
+        backend: runs the passes over its activations.
+    """
+    rows = x if x.dim() == 2 else x.flatten(0, -2)
+    rows = rows.contiguous() if backend.dense else rows
+    tensors = (rows, weight, bias, weight_var, bias_var)
+    output: Tensor = _Local.apply(*tensors, _Matrix(), generator, backend)
+    return output if x.dim() == 2 else output.view(*x.shape[:-1], len(weight))
+
+
+# ------------------------------------------------------------------------------------- layers
+
+
+class LocalLayer(nn.Module):
+    """A Linear or Conv layer with a mean and a variance per weight.
+
+    Args:
+        layer: to stand for.
+        source: of the generator of its noise.
+        backend: runs the passes over its activations.
+        one_node: whether a Linear layer, and a Conv layer on a CPU, is one step of autograd,
+            written out.
+    """
+
+    def __init__(
+        self, layer: nn.Module, source: Callable[[], Generator], backend: Backend, *, one_node: bool
+    ) -> None:
+        super().__init__()
+        self.backend = backend
+        self._product = _product(layer) if one_node else None
+        self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
+        self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
+        dtype = backend.product_dtype(layer) if self._product else self.weight.dtype
+        self.weight_var = _meta_like(self.weight, dtype)
+        self.bias_var = None if self.bias is None else _meta_like(self.bias, self.bias.dtype)
+        self.source = source
+        self._layer = [layer]  # in a list: not a submodule, only its forward settings are used
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw the output at x."""
+        if torch._C._current_graph_task_id() >= 0:  # inside a backward pass
+            raise UnsupportedModelError(
+                "noise on activations (local=True) cannot be drawn again by activation "
+                "checkpointing: the way back would see other noise. Use local=False."
+            )
+        if self._product is not None:
+            drawn = self._draw(self._product, x)
+            if drawn is not None:
+                return drawn
+        mean = self._linear(x, self.weight, self.bias)
+        # x * x, not x.square(): autocast on a GPU would take that, as a power, to float32.
+        var = self._linear(x * x, self.weight_var.to(self.weight.dtype), self.bias_var)
+        suits = not self.backend.dense or (mean.is_contiguous() and var.is_contiguous())
+        return perturbed(mean, var, self.source(), self.backend if suits else PLAIN)
+
+    def _draw(self, product: "_Matrix | _Convolution", x: Tensor) -> Tensor | None:
+        """The output in one step of autograd; None where that does not suit the input."""
+        weight, bias, weight_var, bias_var = map(self._parameters.get, _TENSORS)
+        assert weight is not None
+        assert weight_var is not None
+        tensors = (x, weight, bias, weight_var, bias_var)
+        if isinstance(product, _Matrix):
+            return local_linear(*tensors, self.source(), self.backend)
+        if x.dim() != weight.dim() or not x.is_contiguous():
+            return None
+        if product.covers(x, weight):  # with one position left a convolution is a matrix
+            matrices = (x.flatten(1), weight.flatten(1), bias, weight_var.flatten(1), bias_var)
+            units = local_linear(*matrices, self.source(), self.backend)
+            return units.view(*units.shape, *[1] * (x.dim() - 2))
+        if not self.backend.dense:
+            return None
+        output: Tensor = _Local.apply(*tensors, product, self.source(), self.backend)
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        """Take other settings from the original: a forward may read its stride or padding."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "_layer":  # while a copy is made
+                raise
+            return getattr(self._layer[0], name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # a forward may ask which layer it has
+        held = vars(self).get("_layer")
+        return LocalLayer if held is None else type(held[0])
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the layer is a plain matrix."""
+        return type(self._layer[0]) is nn.Linear
+
+    def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        layer = self._layer[0]
+        if isinstance(layer, nn.Linear):
+            return F.linear(x, weight, bias)
+        return layer._conv_forward(x, weight, bias)  # type: ignore[operator]
+
+
+def _meta_like(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
+    # empty_like would load SymPy for it
+    return nn.Parameter(parameter.detach().to("meta").to(dtype))
+
+
+def _product(layer: nn.Module) -> "_Matrix | _Convolution | None":
+    """The product of a layer; None of one whose padding is more than zeros of a given width."""
+    if type(layer) is nn.Linear:
+        return _Matrix()
+    assert isinstance(layer, nn.modules.conv._ConvNd)
+    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+        return None
+    return _Convolution(layer.stride, layer.padding, layer.dilation, layer.groups)
+
+
+def localise(
+    network: Network, source: Callable[[], Generator], backend: Backend, *, one_node: bool
+) -> tuple[nn.Module, dict[str, str]]:
+    """Swap Linear and Conv layers of a copy of the skeleton for local ones.
+
+    Only plain layers whose parameters are Bayesian, trainable and not shared are swapped; other
+    Bayesian tensors keep being drawn in weight space.
+
+    Returns:
+        The module, and for each new variance the name of the weight it belongs to.
+    """
+    roles = dict(zip(network.layout.names, network.layout.roles, strict=True))
+    skeleton = copy.deepcopy(network.skeleton)
+    owners: dict[nn.Parameter, int] = {}
+    for _, module in skeleton.named_modules(remove_duplicate=False):
+        for parameter in module.parameters(recurse=False):
+            owners[parameter] = owners.get(parameter, 0) + 1
+    names: dict[str, str] = {}
+    for path, layer in list(skeleton.named_modules()):
+        if type(layer) not in LOCAL_TYPES or not path:
+            continue
+        tensors = [(f"{path}.{leaf}", p) for leaf, p in layer.named_parameters(recurse=False)]
+        if all(roles.get(name, Role.POINT) < Role.POINT and owners[p] == 1 for name, p in tensors):
+            parent, _, leaf = path.rpartition(".")
+            local = LocalLayer(layer, source, backend, one_node=one_node)
+            setattr(skeleton.get_submodule(parent), leaf, local)
+            names |= {f"{name}_var": name for name, _ in tensors}
+    return skeleton, names

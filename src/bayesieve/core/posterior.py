@@ -11,8 +11,8 @@ from torch import Generator, Tensor, nn
 from bayesieve.core.layout import Layout
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, materialise
-from bayesieve.core.noise import gaussian_draws
 from bayesieve.core.priors import Prior
+from bayesieve.core.random import gaussian_draws
 
 
 class Posterior(ABC):

@@ -1,8 +1,7 @@
 """The problem to solve: a network, a likelihood and data; no prior, no algorithm."""
 
 import copy
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,12 +9,13 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
 from bayesieve.core.batch import Batch, Data, ExamplesLike, Rows, first_not_finite, pair_of
+from bayesieve.core.execution import PRECISIONS, Execution, F, Formats, Precision
 from bayesieve.core.inputs import Input, mapped, one_input, shown, tensors_of
 from bayesieve.core.layout import Layout, Patterns, RoleRule, check_patterns, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network, plain_model
-from bayesieve.core.turns import own_stream
-from bayesieve.core.workspace import PRECISIONS, Draw, Execution, Precision, Workspace
+from bayesieve.core.random import own_stream
+from bayesieve.core.workspace import Found, Layers, Workspace
 from bayesieve.data.streams import Streamed, stream_of
 from bayesieve.errors import UnsupportedModelError
 
@@ -86,7 +86,7 @@ class Problem:
         check_model(model)
         names = [name for name, _ in model.named_modules() if name]
         check_patterns("Problem", full_precision, "module", names)
-        self.execution = Execution(precision, full_precision)
+        self.execution = Execution(formats=Formats(precision, full_precision))
         self.augment = augment
         self._take(data, n_data)
         self.network = Network.of(model, likelihood, roles).seeing(self.sample.x)
@@ -94,7 +94,6 @@ class Problem:
         self.weight = weight
         self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
         self._model = model
-        self.warmth = torch.zeros((), device=self.network.device)  # set by `fit`: 1, falling to 0
         self._workspace: Workspace | None = None
         self._check()
 
@@ -156,7 +155,6 @@ class Problem:
         clone = self._copy()
         clone.network = self.network.to(device)
         clone.initial = self.initial.to(device)
-        clone.warmth = torch.zeros((), device=device)
         clone.sample = Batch(self.sample.x.to(device), self.sample.y.to(device))
         if self.stream is None:
             clone.x, clone.y = self.x.to(device), self.y.to(device)
@@ -224,26 +222,21 @@ class Problem:
     def _copy(self) -> "Problem":
         clone = object.__new__(Problem)
         clone.__dict__.update(self.__dict__)
-        clone.execution, clone._workspace = replace(self.execution), None
+        clone._workspace = None
         return clone
 
-    def workspace(self, n_models: int = 1, *, local: bool = False) -> Workspace:
-        """The flat buffers of k models; made on first use and whenever k or `local` changes."""
+    def workspace(self, n_models: int = 1, layers: Layers | None = None) -> Workspace:
+        """The flat buffers of k models; made on first use and whenever k or `layers` changes."""
         space = self._workspace
-        if space is None or space.n_models != n_models or (space.variances is not None) != local:
+        if space is None or space.n_models != n_models or space.layers != layers:
             self._workspace = space = Workspace(
-                self.network,
-                n_models,
-                local=local,
-                execution=self.execution,
-                warmth=self.warmth,
+                self.network, n_models, layers=layers, execution=self.execution
             )
         return space
 
-    @property
-    def workspace_in_use(self) -> Workspace | None:
-        """The buffers that `workspace` last returned; None before its first call."""
-        return self._workspace
+    def run(self, function: F) -> F:
+        """What computes a definition here: the function itself, compiled, or its twin in C."""
+        return self.execution.backend.run(function)
 
     def value_and_grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Log-likelihood over the full data set and its gradient, in training mode.
@@ -258,62 +251,8 @@ class Problem:
         space = self.workspace(len(w))
         if w.data_ptr() != space.weights.data_ptr():
             space.weights.copy_(w)
-        value = space.value_and_grad(batch, self.n_data / batch.n_step)
-        value, grads = self._summed(space, batch, value, space.grads)
-        self.execution.clip_(self.n_data, grads)
-        return value, grads
-
-    def gradient_(self, draw: Draw, batch: Batch, generator: Generator) -> Tensor:
-        """Fill the gradients of a draw; return the log-likelihood over the full data set, (k,).
-
-        Noise on activations comes from the generator.
-        """
-        scale, execution = self.n_data / batch.n_step, self.execution
-        space = self.workspace(len(draw.weights), local=draw.variances is not None)
-        noise = {}
-        if draw.variances is not None:
-            noise = space.draw_others_(execution.source(generator))
-        if draw.in_pieces and not noise and execution.takes_whole(batch.n):
-            value, draw.pieces = space.value_and_pieces(batch, scale)
-            return value
-        draw.grads, draw.variance_grads = space.grads, space.variance_grads
-        value = space.value_and_grad(batch, scale)
-        if draw.variances is not None and draw.variance_grads is not None:
-            space.differentiate_others_(noise)
-            sums = self._summed(space, batch, value, draw.grads, draw.variance_grads)
-            value, draw.grads, draw.variance_grads = sums
-            if execution.clip_norm is not None:
-                std_grads = 2 * draw.variances.sqrt() * draw.variance_grads
-                execution.clip_(self.n_data, draw.grads, std_grads, along=draw.variance_grads)
-            return value
-        if draw.centre is None:
-            value, draw.grads = self._summed(space, batch, value, draw.grads)
-            execution.clip_(self.n_data, draw.grads)
-            return value
-        n = draw.centre.shape[1]
-        spread = draw.grads[:, :n] * (draw.weights[:, :n] - draw.centre)
-        sums = self._summed(space, batch, value, draw.grads, spread)
-        value, draw.grads, draw.spread_grads = sums
-        self.execution.clip_(self.n_data, draw.grads, along=draw.spread_grads)
-        return value
-
-    def _summed(self, space: Workspace, batch: Batch, *tensors: Tensor) -> list[Tensor]:
-        """Sums of tensors over the processes that share a batch; running statistics are averaged.
-
-        In one process the tensors themselves.
-        """
-        sharing = self.execution.sharing
-        if sharing is None:
-            return list(tensors)
-        kept = [space.all_buffers()[name] for name in space.norm_names]
-        sums = sharing.sum(*tensors, *(value * (batch.n / batch.n_step) for value in kept))
-        for value, mean in zip(kept, sums[len(tensors) :], strict=True):
-            value.copy_(mean)
-        return sums[: len(tensors)]
-
-    def kernel(self, function: Callable[..., Any], *, small: bool = False) -> Callable[..., Any]:
-        """The elementwise function, compiled when the run compiles (`Execution.kernel`)."""
-        return self.execution.kernel(function, small=small)
+        found = gradient(self, space, batch).flatten()
+        return found.log_lik, found.grad
 
     def starting_points(self, n_models: int, generator: Generator, scheme: str) -> Tensor:
         """Initial weight vectors, shape (k, d).
@@ -377,6 +316,20 @@ class Problem:
             self.likelihood.check(output, y)
         except ValueError as error:
             raise ValueError(f"{who}: {error}") from error
+
+
+def gradient(problem: Problem, space: Workspace, batch: Batch) -> Found:
+    """The log-likelihood over the full data set and its gradient at the weights of a workspace.
+
+    Sums are over the processes that share the batch, and the gradient is within its bound.
+    """
+    found = space.differentiate(batch, problem.n_data / batch.n_step)
+    if not problem.execution.takes_whole(batch.n):
+        tensors = (found.log_lik, found.flatten().grad)
+        found.log_lik, grad = problem.execution.summed(space, batch.n / batch.n_step, *tensors)
+        problem.execution.bounds.clip_(problem.n_data, grad)
+        found.replaced(grad)
+    return found
 
 
 def check_plain(who: str, model: nn.Module) -> None:

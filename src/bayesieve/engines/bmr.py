@@ -32,17 +32,16 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import AUTO, check_choice, check_fraction, check_kind, check_positive, chosen
-from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.evidence import evidence_at_zero, shared_log_odds, sharing
+from bayesieve.core.execution import kernel
 from bayesieve.core.layout import EntryGroups, Roles
-from bayesieve.core.noise import draw_weights
+from bayesieve.core.noise import Noise, noise_of
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import LayerScaled, Number, log_normal_gamma_kl, per_model
 from bayesieve.core.problem import Problem
-from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_
-from bayesieve.engines.scaled import Rates, ScaledState
+from bayesieve.engines.scaled import Rates, ScaledState, warm_start_, weights_kl, weights_step_
 
 if TYPE_CHECKING:
     from bayesieve.engines.recipes import RunSize
@@ -99,6 +98,7 @@ class ScaleNumbers:
 BMRState = ScaledState[ScaleNumbers, EntryGroups]
 
 
+@kernel(small=True)
 def factors(
     scale_mean: Tensor, scale_log_std: Tensor, base: Tensor, noise: Tensor | None
 ) -> tuple[Tensor, Tensor]:
@@ -151,7 +151,7 @@ class BMR:
     local: bool = AUTO
     coordinates: Literal["weights", "standard"] = "weights"
 
-    warm_start_ = staticmethod(scaled.warm_start_)
+    warm_start_ = staticmethod(warm_start_)
 
     def __post_init__(self) -> None:
         check_choice("BMR", "coordinates", self.coordinates, ("weights", "standard"))
@@ -175,6 +175,11 @@ class BMR:
         if size.may_prune and rule not in (None, "none"):
             reduction = Reduction(rule, start=0.0, end=1.0, kl=1.0) if paper else Reduction(rule)
         return {"reduction": reduction, "coordinates": "standard" if paper else "weights"}
+
+    @property
+    def noise(self) -> Noise:
+        """Where a step adds its noise."""
+        return noise_of(self.local)
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> BMRState:
         """Start near the initial weights, every scale at 1 (or at random), nothing pruned."""
@@ -211,30 +216,25 @@ class BMR:
         Masks are those of the last renewal.
         """
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        ratio, width = problem.kernel(factors, small=True)(
+        ratio, width = problem.run(factors)(
             state.scale_mean, state.scale_log_std, state.prior.base, noise
         )
-        # w = r (m + s ε), 0 where pruned
-        draw = draw_weights(problem, state, local=bool(self.local), ratio=ratio)
-        log_lik = problem.gradient_(draw, batch, state.generator)
-        pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
+        found = self.noise.gradients(problem, state, batch, ratio)  # at w = r (m + s ε)
+        pulls, rates = weights_step_(problem, state, found, ratio, width)
         held = self.coordinates == "standard"
         before = widths(state) if held else None
-        if problem.execution.native:
-            _move_scales_natively_(state, noise, pulls, rates, held=held)
-        else:
-            problem.kernel(_move_scales_)(state, noise, pulls, rates, held=held)
+        problem.run(_move_scales_)(state, noise, pulls, rates, held)
         if before is not None:
             factor = state.groups.to_entries(widths(state) / before)
             state.mean[:, : factor.shape[1]].mul_(factor)
             state.log_std.add_(factor.log())
-        return {"log_lik": log_lik}
+        return {"log_lik": found.log_lik}
 
     def kl(self, state: BMRState) -> Tensor:
         """KL of trained weights and layer scales in nats, (k,)."""
         numbers = state.prior.shape, state.prior.rate
         scales = log_normal_gamma_kl(state.scale_mean, state.scale_log_std, *numbers)
-        return scaled.weights_kl(state, widths(state)) + scales.sum(1, dtype=torch.float64)
+        return weights_kl(state, widths(state)) + scales.sum(1, dtype=torch.float64)
 
     def posterior(self, problem: Problem, state: BMRState, member: int = 0) -> Factorised:
         """Moments of w of one member with the scales at their centres; exactly 0 where pruned.
@@ -245,7 +245,7 @@ class BMR:
         """
         mean = state.mean[member].detach().clone()
         std = problem.layout.padded(state.log_std[member].exp(), 0.0)
-        buffers = problem.workspace(len(state.mean), local=bool(self.local)).buffers(member)
+        buffers = self.noise.workspace(problem, len(state.mean)).buffers(member)
         posterior = Factorised(problem.network, mean, std, None, None, buffers)
         return state.controls.masked(posterior, member)
 
@@ -295,25 +295,8 @@ class BMR:
         return new
 
 
-def _move_scales_natively_(
-    state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates, *, held: bool
-) -> None:
-    """`_move_scales_` in C: fifty operations on a few numbers take a twentieth of a step."""
-    library, (k, n_layers) = native.steps(), state.scale_mean.shape
-    assert library is not None
-    mean, std = state.scale_mean_moments, state.scale_log_std_moments
-    settings = (rates.kl, *rates.pace[:2], state.prior.shape, state.prior.rate)
-    numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
-    described = native.addresses(
-        state.scale_mean, mean.first, mean.second, state.scale_log_std, std.first, std.second,
-        noise, pulls.contiguous(), numbers,
-    )  # fmt: skip
-    library.bayesieve_layer_scales(described, k, n_layers, held, 1 / rates.n_data)
-
-
-def _move_scales_(
-    state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates, *, held: bool
-) -> None:
+@kernel("bayesieve_layer_scales")
+def _move_scales_(state: BMRState, noise: Tensor, pulls: Tensor, rates: Rates, held: bool) -> None:
     """AdaBelief on (KL - log_lik) / N for μ_c and log σ_c, each (k, L); (μ, σ) held, or (m, s)."""
     mean, log_std, prior, kl = state.scale_mean, state.scale_log_std, state.prior, rates.kl
     pull, std = pulls[0] / rates.n_data, log_std.exp()

@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import AUTO, check_choice, check_kind, check_positive, chosen
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.noise import draw_weights, generator_on
+from bayesieve.core.noise import Noise, WeightNoise, noise_of
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
     Normal,
@@ -32,8 +32,15 @@ from bayesieve.core.priors import (
     per_model,
 )
 from bayesieve.core.problem import Problem
-from bayesieve.engines import variational
-from bayesieve.engines.variational import MeanField, PriorNumbers
+from bayesieve.core.random import generator_on
+from bayesieve.engines.variational import (
+    MeanField,
+    PriorNumbers,
+    adam_step_,
+    factorised,
+    mean_field,
+    warm_start_,
+)
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,7 @@ class FlatVI:
     start: Literal["module", "he"] = "module"
     local: bool = AUTO
 
-    warm_start_ = staticmethod(variational.warm_start_)
+    warm_start_ = staticmethod(warm_start_)
 
     def __post_init__(self) -> None:
         check_kind("FlatVI", "prior", self.prior, Normal, SpikeSlab)
@@ -73,24 +80,27 @@ class FlatVI:
                 "samples none; set local=False, or use SBNN."
             )
 
+    @property
+    def noise(self) -> Noise:
+        """Noise of the draws; all processes see a SpikeSlab prior at one of them."""
+        return WeightNoise(own=False) if isinstance(self.prior, SpikeSlab) else noise_of(self.local)
+
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std at `init_std`."""
         problem.layout.check_bayesian("FlatVI")
         mean = problem.starting_points(n_models, generator, self.start)
         numbers = self._numbers(mean)
         lr, init_std = chosen(self.lr, 1e-3), chosen(self.init_std, 0.018)
-        return variational.mean_field(problem, mean, init_std, lr, numbers, generator)
+        return mean_field(problem, mean, init_std, lr, numbers, generator)
 
     def step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
         """Draw w, take the gradient of log p(D | w), move (m, log s); in place."""
-        exact = isinstance(self.prior, Normal)  # else all processes see the prior at one draw
-        draw = draw_weights(problem, state, local=bool(self.local), own=exact)  # w = m + s ε
-        log_lik = problem.gradient_(draw, batch, state.generator)
-        if exact:
-            variational.adam_step_(problem, state, draw, constant_precision)
+        found, step_ = self.noise.gradients(problem, state, batch), problem.run(adam_step_)
+        if isinstance(self.prior, Normal):
+            step_(problem, state, found, constant_precision)
         else:  # the prior at the draw: [Saha], eq. 3.16
-            variational.adam_step_(problem, state, draw, mixture_precision, at_draw=True)
-        return {"log_lik": log_lik}
+            step_(problem, state, found, mixture_precision, True)
+        return {"log_lik": found.log_lik}
 
     def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior in nats, (k,); one-draw estimate under a SpikeSlab prior."""
@@ -112,7 +122,7 @@ class FlatVI:
         if isinstance(prior, SpikeSlab):
             mean = state.mean[member, problem.layout.bayesian]
             logit = inclusion_logit(mean, torch.zeros_like(mean), prior)
-        return variational.factorised(problem, state, member, prior, logit, local=bool(self.local))
+        return factorised(problem, state, member, prior, logit, self.noise)
 
     @property
     def _prior(self) -> Normal | SpikeSlab:

@@ -22,9 +22,9 @@ import torch
 from torch import Generator, Tensor
 
 from bayesieve.checks import AUTO, check_choice, check_kind, check_positive, chosen
-from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.noise import draw_weights
+from bayesieve.core.execution import kernel
+from bayesieve.core.noise import Noise, noise_of
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
 from bayesieve.core.priors import (
     Horseshoe,
@@ -35,9 +35,8 @@ from bayesieve.core.priors import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import statistics_names
-from bayesieve.engines import scaled
 from bayesieve.engines.optimisers import adabelief_
-from bayesieve.engines.scaled import Rates, ScaledState
+from bayesieve.engines.scaled import Rates, ScaledState, warm_start_, weights_kl, weights_step_
 
 
 @dataclass
@@ -84,12 +83,17 @@ class HorseshoeVI:
     start: Literal["module", "he"] = "module"
     local: bool = False
 
-    warm_start_ = staticmethod(scaled.warm_start_)
+    warm_start_ = staticmethod(warm_start_)
 
     def __post_init__(self) -> None:
         check_kind("HorseshoeVI", "prior", self.prior, Horseshoe)
         check_positive("HorseshoeVI", lr=self.lr, init_std=self.init_std)
         check_choice("HorseshoeVI", "start", self.start, ("module", "he"))
+
+    @property
+    def noise(self) -> Noise:
+        """Where a step adds its noise."""
+        return noise_of(self.local)
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> HorseshoeState:
         """Start near the initial weights, with the scale of each layer at their size."""
@@ -113,25 +117,18 @@ class HorseshoeVI:
     def step(self, problem: Problem, state: HorseshoeState, batch: Batch) -> Metrics:
         """Draw scales and weights, take the gradient, move weights and scales; in place."""
         noise = torch.empty_like(state.scale_mean).normal_(generator=state.generator)
-        if problem.execution.native:
-            ratio, width = _factors_natively(state, noise)
-        else:
-            ratio, width = problem.kernel(_factors)(state, noise)
-        draw = draw_weights(problem, state, local=self.local, ratio=ratio)  # w = r (m + s ε)
-        log_lik = problem.gradient_(draw, batch, state.generator)
-        pulls, rates = scaled.weights_step_(problem, state, draw, ratio, width)
-        if problem.execution.native:
-            _move_scales_natively_(state, noise, pulls, rates)
-        else:
-            problem.kernel(_move_scales_)(state, noise, pulls, rates)
-        return {"log_lik": log_lik}
+        ratio, width = problem.run(_factors)(state, noise)
+        found = self.noise.gradients(problem, state, batch, ratio)  # at w = r (m + s ε)
+        pulls, rates = weights_step_(problem, state, found, ratio, width)
+        problem.run(_move_scales_)(state, noise, pulls, rates)
+        return {"log_lik": found.log_lik}
 
     def kl(self, state: HorseshoeState) -> Tensor:
         """KL of trained weights and all scales in nats, (k,)."""
         numbers = state.prior.shape, state.prior.rate
         scales = log_normal_gamma_kl(state.scale_mean, state.scale_log_std, *numbers)
         active = (state.groups.active * scales).sum(1, dtype=torch.float64)
-        return scaled.weights_kl(state, log_widths(state).exp()) + active
+        return weights_kl(state, log_widths(state).exp()) + active
 
     def posterior(self, problem: Problem, state: HorseshoeState, member: int = 0) -> UnitScaled:
         """q(w) of one member, with its scales as they were drawn; exactly 0 where pruned."""
@@ -143,7 +140,7 @@ class HorseshoeVI:
             state.scale_mean[member].clone(),
             torch.zeros_like(scale_std) if state.prior.held else scale_std,
             member_number(self.prior.std, member),
-            problem.workspace(len(state.mean), local=self.local).buffers(member),
+            self.noise.workspace(problem, len(state.mean)).buffers(member),
         )
         return state.controls.masked(posterior, member)
 
@@ -163,6 +160,7 @@ class HorseshoeVI:
         )
 
 
+@kernel("bayesieve_unit_factors")
 def _factors(state: HorseshoeState, noise: Tensor) -> tuple[Tensor, Tensor]:
     """A draw of r = γ / E[γ] (1 where held), and E[γ] of each unit, both (k, R)."""
     units, log_std, std = state.groups, state.prior.log_std, state.scale_log_std.exp()
@@ -174,6 +172,7 @@ def _factors(state: HorseshoeState, noise: Tensor) -> tuple[Tensor, Tensor]:
     return log_ratio.exp(), log_width.exp()
 
 
+@kernel("bayesieve_unit_scales")
 def _move_scales_(state: HorseshoeState, noise: Tensor, pulls: Tensor, rates: Rates) -> None:
     """AdaBelief on (KL - log_lik) / N for the means and log-stds of all scales, in place."""
     units, prior = state.groups, state.prior
@@ -191,44 +190,6 @@ def _move_scales_(state: HorseshoeState, noise: Tensor, pulls: Tensor, rates: Ra
     grads = torch.func.grad(objective, argnums=(0, 1))(state.scale_mean, state.scale_log_std)
     adabelief_(state.scale_mean, grads[0], state.scale_mean_moments, rates.pace)
     adabelief_(state.scale_log_std, grads[1], state.scale_log_std_moments, rates.pace)
-
-
-def _factors_natively(state: HorseshoeState, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """`_factors` in C."""
-    k, units = len(state.mean), state.groups
-    ratio, width = torch.empty(2, k, units.n_groups)
-    tensors = (*_scales_for_c(state, noise, (0.0,) * 3), None, ratio, width)
-    library = native.steps()
-    assert library is not None
-    sizes = (k, units.n_groups, units.n_layers, state.prior.held)
-    library.bayesieve_unit_factors(native.addresses(*tensors), *sizes)
-    return ratio, width
-
-
-def _move_scales_natively_(
-    state: HorseshoeState, noise: Tensor, pulls: Tensor, rates: Rates
-) -> None:
-    """`_move_scales_` in C, its gradient by hand."""
-    units, numbers = state.groups, (rates.kl, *rates.pace[:2])
-    tensors = (*_scales_for_c(state, noise, numbers), pulls.contiguous(), None, None)
-    library = native.steps()
-    assert library is not None
-    sizes = (len(state.mean), units.n_groups, units.n_layers, state.prior.held)
-    library.bayesieve_unit_scales(native.addresses(*tensors), *sizes, 1 / rates.n_data)
-
-
-def _scales_for_c(
-    state: HorseshoeState, noise: Tensor, numbers: tuple[Tensor | float, ...]
-) -> tuple[Tensor | native.Array | None, ...]:
-    """The tensors of `unit_scales` in C up to its numbers: those of AdaBelief and log τ₀."""
-    units, prior, k = state.groups, state.prior, len(state.mean)
-    mean, std = state.scale_mean_moments, state.scale_log_std_moments
-    shape, rate = (x.expand(k, -1).contiguous() for x in (prior.shape, prior.rate))
-    return (
-        state.scale_mean, mean.first, mean.second, state.scale_log_std, std.first, std.second,
-        noise, shape, rate, units.slab, units.common, units.nodes, units.weights, units.ends,
-        native.columns(k, prior.log_std, *numbers),
-    )  # fmt: skip
 
 
 def _matching_scales(mean: Tensor, scales: UnitScales, log_std: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from bayesieve.checks import (
     chosen,
 )
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.execution import kernel
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import (
     Normal,
@@ -32,9 +33,10 @@ from bayesieve.core.priors import (
     mixture_precision,
     per_model,
 )
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, gradient
 from bayesieve.core.state import Controls
-from bayesieve.engines.optimisers import Moments, Pace, adam_, adam_natively_, pace_of
+from bayesieve.core.workspace import Found
+from bayesieve.engines.optimisers import Moments, Pace, adam_, pace_of
 
 
 def prior_gradient(w: Tensor, prior: Prior) -> Tensor:
@@ -103,7 +105,7 @@ class MAP:
         sgd = self.optimizer == "sgd"
         return MAPState(
             w=w,
-            moments=None if sgd else Moments.zeros_like(w, problem.execution.moments_dtype),
+            moments=None if sgd else Moments.zeros_like(w, problem.execution.formats.moments_dtype),
             momentum=torch.zeros_like(w) if sgd else None,
             step=w.new_zeros(()),
             lr=per_model(chosen(self.lr, 1e-3), w),
@@ -118,32 +120,13 @@ class MAP:
 
     def step(self, problem: Problem, state: MAPState, batch: Batch) -> Metrics:
         """Take the gradient of log p(D | w) and move w; in place."""
-        draw = problem.workspace(len(state.w)).draw
-        draw.weights.copy_(state.w)
-        keep, trained = state.controls.factors
+        space, keep = problem.workspace(len(state.w)), state.controls.factors[0]
+        space.weights.copy_(state.w)
         if keep is not None:
-            draw.weights.mul_(keep)
-        execution, decay = problem.execution, self.weight_decay
-        in_float32 = state.moments is not None and execution.moments_dtype is None
-        in_c = execution.native and in_float32 and self.prior is None
-        in_c = in_c and (self.optimizer == "adamw" or not decay)  # others change the gradient
-        draw.in_pieces = in_c and trained is None
-        log_lik = problem.gradient_(draw, batch, state.generator)
-        state.step += 1
-        lr = state.lr * state.controls.lr_scale
-        if not in_c:
-            pace = pace_of(lr, state.step)
-            move_ = problem.kernel(_move_, small=self.optimizer == "sgd")
-            move_(self, state, draw.grads, lr, pace, problem.n_data, trained)
-            return {"log_lik": log_lik}
-        if trained is not None:
-            assert draw.grads is not None
-            draw.grads.mul_(trained)
-        if decay:
-            _decay_(state, lr * decay, trained)
-        assert state.moments is not None
-        adam_natively_(state.w, draw, state.moments, lr, state.step, problem.n_data, trained)
-        return {"log_lik": log_lik}
+            space.weights.mul_(keep)
+        found = gradient(problem, space, batch)
+        problem.run(descend_)(problem, self, state, found)
+        return {"log_lik": found.log_lik}
 
     def kl(self, state: MAPState) -> Tensor:
         """-log p(w) of the Bayesian weights in nats, (k,); 0 without a prior."""
@@ -163,30 +146,45 @@ class MAP:
         return state.controls.masked(Samples(problem.network, w, logit, buffers), member)
 
 
-def _move_(
-    engine: MAP, state: MAPState, log_lik_grad: Tensor, lr: Tensor, pace: Pace, n_data: int,
-    trained: Tensor | None,
-) -> None:  # fmt: skip
-    """One step of the optimiser on -(log p(D | w) + log p(w)) / N, in place."""
-    n = state.n_bayesian
+@kernel("bayesieve_adam_points", compiled=False)
+def descend_(problem: Problem, engine: MAP, state: MAPState, found: Found) -> None:
+    """Count a step and take it along the gradient of -(log p(D | w) + log p(w)) / N, in place."""
+    state.step += 1
+    lr = state.lr * state.controls.lr_scale
+    pace, move_ = pace_of(lr, state.step), _adam_ if state.momentum is None else _sgd_
+    problem.run(move_)(engine, state, found.flatten().grad, lr, pace, problem.n_data)
+
+
+def _adam_(
+    engine: MAP, state: MAPState, log_lik_grad: Tensor, lr: Tensor, pace: Pace, n_data: int
+) -> None:
+    """Adam, or AdamW, in place."""
+    grad, trained = _objective_grad(engine, state, log_lik_grad, n_data), state.controls.factors[1]
+    if engine.weight_decay and engine.optimizer == "adamw":
+        decay, n = lr * engine.weight_decay, state.n_bayesian
+        state.w[:, :n].mul_(1 - (decay if trained is None else decay * trained[:, :n]))
+    assert state.moments is not None
+    adam_(state.w, grad, state.moments, pace, trained)
+
+
+@kernel(small=True)
+def _sgd_(
+    engine: MAP, state: MAPState, log_lik_grad: Tensor, lr: Tensor, pace: Pace, n_data: int
+) -> None:
+    """Gradient descent with momentum, in place."""
+    grad, trained = _objective_grad(engine, state, log_lik_grad, n_data), state.controls.factors[1]
+    assert state.momentum is not None
+    state.momentum.mul_(engine.momentum).add_(grad)
+    state.w.sub_(lr * state.momentum if trained is None else lr * state.momentum * trained)
+
+
+def _objective_grad(engine: MAP, state: MAPState, log_lik_grad: Tensor, n_data: int) -> Tensor:
+    """Gradient of -(log p(D | w) + log p(w)) / N where weights are trained."""
+    n, trained = state.n_bayesian, state.controls.factors[1]
     grad, w = log_lik_grad / -n_data, state.w[:, :n]
     if engine.prior is not None:
         weight = state.controls.kl_scale / n_data
         grad[:, :n] += weight * prior_gradient(w, engine.prior)
     if engine.weight_decay and engine.optimizer != "adamw":
         grad[:, :n] += engine.weight_decay * w
-    if trained is not None:
-        grad = grad * trained
-    if engine.weight_decay and engine.optimizer == "adamw":
-        _decay_(state, lr * engine.weight_decay, trained)
-    if state.moments is not None:
-        adam_(state.w, grad, state.moments, pace, trained)
-    elif state.momentum is not None:
-        state.momentum.mul_(engine.momentum).add_(grad)
-        state.w.sub_(lr * state.momentum if trained is None else lr * state.momentum * trained)
-
-
-def _decay_(state: MAPState, decay: Tensor, trained: Tensor | None) -> None:
-    """Shorten the Bayesian weights that are trained by a share, in place."""
-    n = state.n_bayesian
-    state.w[:, :n].mul_(1 - (decay if trained is None else decay * trained[:, :n]))
+    return grad if trained is None else grad * trained

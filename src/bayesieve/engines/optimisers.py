@@ -16,16 +16,12 @@ both places.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayesieve.core import native
-from bayesieve.core.noise import mix
-
-if TYPE_CHECKING:
-    from bayesieve.core.workspace import Draw
+from bayesieve.core.random import mix
 
 BETA_1, BETA_2 = 0.9, 0.999
 ADAM_EPS, ADABELIEF_EPS = 1e-8, 1e-16
@@ -69,16 +65,6 @@ def pace_of(lr: Tensor, step: Tensor) -> Pace:
     return Pace(lr / first, second.rsqrt(), step)
 
 
-def bias_corrections(step: float) -> tuple[float, float]:
-    """1 / (1 - β₁ᵗ) and 1 / √(1 - β₂ᵗ), the factors of a `Pace`, as numbers.
-
-    Example:
-        >>> [round(factor, 3) for factor in bias_corrections(1)]
-        [10.0, 31.623]
-    """
-    return 1 / (1 - BETA_1**step), (1 - BETA_2**step) ** -0.5
-
-
 def rounded(value: Tensor, step: Tensor) -> Tensor:
     """Round float32 to numbers of bfloat16, up or down at random, right on average.
 
@@ -110,23 +96,6 @@ def adam_(
         assert pace.step is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
-
-
-def adam_natively_(
-    parameter: Tensor, gradient: "Draw", moments: Moments, lr: Tensor, step: Tensor, n_data: int,
-    trained: Tensor | None,
-) -> None:  # fmt: skip
-    """`adam_` of k parameters, (k, d), along minus a log-likelihood's gradient / N, in C."""
-    library, (k, d) = native.steps(), parameter.shape
-    assert library is not None
-    of_length, of_second = bias_corrections(step.item())
-    of_prior = [0.0] * 4  # no entry has a posterior
-    numbers = native.columns(k, *of_prior, lr * of_length, of_second)
-    pieces = gradient.take_pieces()
-    gradients = native.table(pieces)
-    tensors = (gradients, None, parameter, moments.first, moments.second, None, None,
-               None, None, trained, numbers)  # fmt: skip
-    library.bayesieve_adam(native.addresses(*tensors), len(pieces), k, 0, d, 1 / n_data, None)
 
 
 def adabelief_(

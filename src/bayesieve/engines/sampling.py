@@ -22,7 +22,7 @@ steps σ² may follow the residuals alone (eq. L3 of docs/theory/sgld.md).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -39,13 +39,26 @@ from bayesieve.checks import (
     check_positive,
     chosen,
 )
-from bayesieve.core import native, priors
 from bayesieve.core.batch import Batch
+from bayesieve.core.execution import kernel
 from bayesieve.core.network import NUMBERS_PREFIX
-from bayesieve.core.noise import fresh_keys
 from bayesieve.core.posterior import Posterior, Samples
-from bayesieve.core.priors import GaussianLaplace, Normal, Number, per_model
+from bayesieve.core.priors import (
+    GaussianLaplace,
+    Normal,
+    Number,
+    best_scale,
+    best_slab_prob,
+    decay_of,
+    log_odds_at_zero,
+    log_odds_from,
+    penalties,
+    penalty_energy,
+    penalty_gradient,
+    per_model,
+)
 from bayesieve.core.problem import Problem
+from bayesieve.core.random import as_normals
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import flat_statistics, named_statistics, statistics_names
 from bayesieve.errors import UsageError
@@ -54,6 +67,7 @@ if TYPE_CHECKING:
     from bayesieve.engines.recipes import RunSize
 
 Adapt = Literal["none", "sa", "em"]
+Follow = Callable[..., "Sums"]  # `follow_`, or what computes the same
 _RMS_DECAY, _RMS_FLOOR = 0.99, 1e-5  # of the preconditioner, per example
 # Weight of the newest residuals while σ settles and in the noise of predictions: a hundred batches.
 _NOISE_WEIGHT = 0.01
@@ -363,8 +377,8 @@ class Sampler:
         if state.latents is not None:
             penalty = state.latents.laplace, state.latents.gauss, state.latents.scale
             start = state.latents.rho.shape[1]
-            energy = priors.penalty_energy(w[:, :start], *penalty)
-            value[:, :start] = energy + 0.5 * priors.decay_of(self.prior) * w[:, :start].square()
+            energy = penalty_energy(w[:, :start], *penalty)
+            value[:, :start] = energy + 0.5 * decay_of(self.prior) * w[:, :start].square()
         return state.controls.total(value)
 
     def posterior(self, problem: Problem, state: ChainState, member: int = 0) -> Samples:
@@ -453,13 +467,6 @@ def share_noise_(problem: Problem, w: Tensor, scale: Tensor, at: Slope) -> None:
     at.residuals = Residuals(square_sum, n, column)
 
 
-def keep_norms_(engine: Sampler, problem: Problem, state: ChainState) -> None:
-    """Keep the running statistics that go with the new position; in place."""
-    statistics = problem.workspace(len(state.w)).statistics()
-    if state.norms is not None and statistics is not None:
-        state.norms.index_copy_(1, _newest(engine.chain, state.step), statistics[:, None])
-
-
 def drift(engine: Sampler, state: ChainState, at: Slope) -> Tensor:
     """Gradient of log p(D | w) + kl_scale log p(w), in place, (k, d); points have no prior."""
     grad, w, latents = at.grad, state.w, state.latents
@@ -467,7 +474,7 @@ def drift(engine: Sampler, state: ChainState, at: Slope) -> Tensor:
     if latents is not None:
         start = latents.rho.shape[1]
         grad[:, :start].sub_(weight * prior_pull(w, latents))
-        if decay := priors.decay_of(engine.prior):
+        if decay := decay_of(engine.prior):
             grad[:, :start].sub_(weight * decay * w[:, :start])
     rest = slice(start, state.n_bayesian)
     grad[:, rest].sub_(weight * state.precision * w[:, rest])
@@ -491,14 +498,14 @@ def lengths(engine: Sampler, state: ChainState) -> tuple[Tensor, Tensor]:
     return size, state.temperature * engine.chain.heat(state.step)
 
 
-def move_natively_(
-    engine: Sampler, state: ChainState, at: Slope, size: Tensor, std: Tensor, *, momentum: float
-) -> None:
-    """One move of an engine and what follows it in C, in place.
-
-    The velocity of a chain without momentum is its last move, which is not kept.
+def advance_(
+    problem: Problem, engine: Sampler, state: ChainState, at: Slope, size: Tensor, std: Tensor,
+    momentum: float,
+) -> None:  # fmt: skip
+    """Move the chains, let the prior follow, and keep the position; in place.
 
     Args:
+        problem: network and data.
         engine: the sampler.
         state: of k chains.
         at: gradient at their position.
@@ -506,29 +513,42 @@ def move_natively_(
         std: of the noise where the metric is 1, scalar or (k, 1).
         momentum: share of the velocity that stays, 1 - α.
     """
-    library, (k, d), latents = native.steps(), state.w.shape, state.latents
-    assert library is not None
-    weight, inverse = state.controls.kl_scale, 1.0 if latents is None else 1 / latents.scale
-    pull = (weight * inverse, weight * inverse * inverse, weight * priors.decay_of(engine.prior),
-            weight * state.precision)  # fmt: skip
-    penalties = (None, None) if latents is None else (latents.laplace, latents.gauss)
-    tensors = (at.grad, state.w, state.velocity, state.square, *penalties,
-               state.controls.factors[1], fresh_keys(state.generator),
-               native.columns(k, *pull, size, std, momentum))  # fmt: skip
-    n_penalised = 0 if latents is None else latents.rho.shape[1]
-    sizes = (k, n_penalised, state.n_bayesian, d)
-    library.bayesieve_move_chains(native.addresses(*tensors), *sizes, 1 / at.n_data)
-    after_move_(engine, state, at, in_c=True)
+    noise = problem.execution.backend.noise(state.w[:, : state.n_bayesian], state.generator)
+    problem.run(move_)(engine, state, at, noise, size, std, momentum)
+    problem.run(after_move_)(engine, state, at, problem.run(follow_))
+    statistics = problem.workspace(len(state.w)).statistics()
+    if state.norms is not None and statistics is not None:
+        state.norms.index_copy_(1, _newest(engine.chain, state.step), statistics[:, None])
 
 
-def after_move_(engine: Sampler, state: ChainState, at: Slope, *, in_c: bool = False) -> None:
+@kernel("bayesieve_move_chains")
+def move_(
+    engine: Sampler, state: ChainState, at: Slope, noise: Tensor, size: Tensor, std: Tensor,
+    momentum: float,
+) -> None:  # fmt: skip
+    """Eq. H1, in place; eq. L1 for chains without a velocity."""
+    n, trained = state.n_bayesian, state.controls.trained
+    grad = drift(engine, state, at)
+    scales = metric(state, at)
+    move = (size if scales is None else size * scales) * grad
+    if state.velocity is not None:
+        move = state.velocity.mul_(momentum).add_(move)
+    normals = as_normals(noise, grad[:, :n])
+    move[:, :n].add_((std if scales is None else std * scales[:, :n].sqrt()) * normals)
+    if trained is not None:
+        move.mul_(trained)
+    state.w.add_(move)
+
+
+@kernel(small=True)
+def after_move_(engine: Sampler, state: ChainState, at: Slope, follow: Follow) -> None:
     """Let the prior follow the new position, and keep the position; in place."""
     chain, averaging, w, step = engine.chain, engine.averaging, state.w, state.step
     if state.latents is not None and engine.adapt != "none":
         omega = torch.ones_like(step) if engine.adapt == "em" else averaging.omega(step)
         settling = step <= averaging.noise_first if averaging.noise_first else None
         settings = (omega, averaging, at.residuals, settling)
-        update_latents_(state.latents, w, state.controls.keep, *settings, in_c=in_c)
+        update_latents_(state.latents, w, state.controls.keep, *settings, follow)
     if at.residuals is not None and at.residuals.column is not None:  # eq. L4
         before = w[:, at.residuals.column].exp().square()
         newest = at.residuals.square_sum / at.residuals.n_targets
@@ -562,12 +582,12 @@ def latents_of(prior: GaussianLaplace, problem: Problem, w: Tensor) -> Latents:
 def prior_pull(w: Tensor, latents: Latents) -> Tensor:
     """Gradient of the prior's energy for the prunable weights, (k, P)."""
     prunable = w[:, : latents.rho.shape[1]]
-    return priors.penalty_gradient(prunable, latents.laplace, latents.gauss, latents.scale)
+    return penalty_gradient(prunable, latents.laplace, latents.gauss, latents.scale)
 
 
 def update_latents_(
     latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, averaging: Averaging,
-    residuals: Residuals | None, settling: Tensor | None = None, *, in_c: bool = False,
+    residuals: Residuals | None, settling: Tensor | None = None, follow: "Follow | None" = None,
 ) -> None:  # fmt: skip
     """One round of eqs 12, 13, 15 and 14 at weights (k, d), in place; ω weighs the new estimates.
 
@@ -576,11 +596,11 @@ def update_latents_(
     Where `settling`, bool, scalar or (k, 1), σ² follows the residuals alone, eq. L3.
     """
     numbers = latents.spike_scale, latents.slab_std
-    odds = priors.log_odds_at_zero(latents.slab_prob, *numbers)  # (k, L)
-    sums = (_follow_natively_ if in_c else follow_)(latents, w, keep, omega, odds)
+    odds = log_odds_at_zero(latents.slab_prob, *numbers)  # (k, L)
+    sums = Sums(*(follow or follow_)(latents, w, keep, omega, odds))
     if averaging.slab_prob:
         means = sums.rho / sums.kept.clamp(min=1)
-        best = priors.best_slab_prob(means, latents.slab_share, latents.spike_share)
+        best = best_slab_prob(means, latents.slab_share, latents.spike_share)
         latents.slab_prob.lerp_(best, omega)
     if averaging.scale:
         _update_scale_(latents, sums, omega, residuals, settling)
@@ -595,6 +615,7 @@ class Sums(NamedTuple):
     gauss: Tensor  # κ₁ w²
 
 
+@kernel("bayesieve_follow", compiled=False)
 def follow_(latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, odds: Tensor) -> Sums:
     """Eqs 12 and 13 for weights (k, d), in place; `odds` are those of ρ at 0, (k, L)."""
     n, numbers = latents.rho.shape[1], (latents.spike_scale, latents.slab_std)
@@ -603,9 +624,9 @@ def follow_(latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, odd
     if len(latents.sizes) > 1:  # one number for all weights of a layer
         pairs = zip(odds.split(1, 1), latents.sizes, strict=True)
         odds = torch.cat([column.expand(-1, size) for column, size in pairs], 1)
-    found = priors.log_odds_from(odds, weights, latents.scale, *numbers)
+    found = log_odds_from(odds, weights, latents.scale, *numbers)
     latents.rho.lerp_(torch.sigmoid(found), omega)
-    laplace, gauss = priors.penalties(latents.rho, *numbers)
+    laplace, gauss = penalties(latents.rho, *numbers)
     latents.laplace.lerp_(laplace, omega)
     latents.gauss.lerp_(gauss, omega)
     values = (
@@ -622,22 +643,6 @@ def _layer_sums(values: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return torch.cat([layer.sum(1, keepdim=True) for layer in values.split(sizes, 1)], 1)
 
 
-def _follow_natively_(
-    latents: Latents, w: Tensor, keep: Tensor | None, omega: Tensor, odds: Tensor
-) -> Sums:
-    """`follow_` in C."""
-    library, (k, d), n_layers = native.steps(), w.shape, len(latents.sizes)
-    assert library is not None
-    settings = (1 / latents.scale, 1 / latents.spike_scale, 1 / latents.slab_std, omega)
-    sums = torch.empty(4, k, n_layers)
-    mask = None if keep is None else keep.view(torch.uint8)
-    tensors = (latents.rho, latents.laplace, latents.gauss, w, mask,
-               native.table([latents.sizes]), odds, native.columns(k, *settings), sums)  # fmt: skip
-    sizes = (k, latents.rho.shape[1], d, n_layers)
-    library.bayesieve_follow(native.addresses(*tensors), *sizes)
-    return Sums(*sums)
-
-
 def _update_scale_(
     latents: Latents, sums: Sums, omega: Tensor, residuals: Residuals | None,
     settling: Tensor | None,
@@ -649,7 +654,7 @@ def _update_scale_(
     if residuals is not None:
         n_targets, squares = residuals.n_targets, squares + residuals.square_sum[:, None]
     count = n_kept + n_targets + latents.scale_count + 2
-    best = priors.best_scale(laplace_sum, squares, count).square()
+    best = best_scale(laplace_sum, squares, count).square()
     if settling is not None and residuals is not None:
         alone = residuals.square_sum[:, None] + guess
         best = torch.where(settling, alone / (n_targets + latents.scale_count + 2), best)

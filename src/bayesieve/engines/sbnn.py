@@ -25,8 +25,9 @@ from torch import Generator, Tensor
 
 from bayesieve.checks import AUTO, check_choice, check_positive, chosen
 from bayesieve.core.batch import Batch, Metrics
+from bayesieve.core.execution import kernel
 from bayesieve.core.layout import Layout
-from bayesieve.core.noise import draw_weights, draw_weights_
+from bayesieve.core.noise import Gradients, Noise, noise_of
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
     Number,
@@ -38,8 +39,15 @@ from bayesieve.core.priors import (
     profiled_kl,
 )
 from bayesieve.core.problem import Problem
-from bayesieve.engines import variational
-from bayesieve.engines.variational import MeanField, PriorNumbers
+from bayesieve.engines.variational import (
+    MeanField,
+    Precision,
+    PriorNumbers,
+    adam_step_,
+    factorised,
+    mean_field,
+    warm_start_,
+)
 
 
 def stuck_in_slab(posterior: Factorised) -> float:
@@ -105,7 +113,7 @@ class SBNN:
     optimizer: Literal["adam", "sgd"] = "adam"
     local: bool = AUTO
 
-    warm_start_ = staticmethod(variational.warm_start_)
+    warm_start_ = staticmethod(warm_start_)
 
     def __post_init__(self) -> None:
         if not isinstance(self.prior, SpikeSlab):
@@ -117,6 +125,11 @@ class SBNN:
         check_choice("SBNN", "start", self.start, ("module", "he", "spike"))
         if self.optimizer == "sgd" and self.local:
             raise ValueError("SBNN: local noise needs optimizer='adam'; set local=False.")
+
+    @property
+    def noise(self) -> Noise:
+        """Where a step adds its noise."""
+        return noise_of(self.local)
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std in the spike's basin."""
@@ -131,7 +144,7 @@ class SBNN:
             radii = [self.prior.basin_radius(member_number(init_std, i), i)
                      for i in range(n_models)]  # fmt: skip
             shrink_weights_(mean, problem.layout, mean.new_tensor(radii))
-        return variational.mean_field(
+        return mean_field(
             problem, mean, init_std, lr, PriorNumbers(*mixture_numbers(self.prior, mean)),
             generator, moments=self.optimizer == "adam",
         )  # fmt: skip
@@ -141,26 +154,10 @@ class SBNN:
 
         p is eliminated (eq. 3.8): the penalty of (m, s) is that of κ(m² + s²), see `variational`.
         """
-        if self.optimizer == "sgd":
-            return self._proximal_step(problem, state, batch)
-        draw = draw_weights(problem, state, local=bool(self.local))  # w = m + s ε, 0 where pruned
-        log_lik = problem.gradient_(draw, batch, state.generator)
-        variational.adam_step_(problem, state, draw, mixture_precision)
-        return {"log_lik": log_lik}
-
-    def _proximal_step(self, problem: Problem, state: MeanField, batch: Batch) -> Metrics:
-        """Gradient step on the data term, then the prior's proximal step; in place."""
-        draw = problem.workspace(len(state.mean)).draw
-        # One noise for all processes that share the step: the update needs it beside the gradient.
-        noise = torch.empty_like(state.log_std).normal_(generator=state.generator)
-        everything = slice(0, state.mean.shape[1])
-        draw_weights_(state, draw, noise, None, state.controls.factors[0], everything)
-        log_lik = problem.gradient_(draw, batch, state.generator)
-        assert draw.grads is not None
-        length = state.lr * state.controls.lr_scale / problem.n_data
-        problem.kernel(_proximal_update_)(state, draw.grads, noise, length)
-        state.step += 1
-        return {"log_lik": log_lik}
+        found = self.noise.gradients(problem, state, batch)  # at w = m + s ε, 0 where pruned
+        move_ = adam_step_ if self.optimizer == "adam" else proximal_step_
+        problem.run(move_)(problem, state, found, mixture_precision)
+        return {"log_lik": found.log_lik}
 
     def kl(self, state: MeanField) -> Tensor:
         """KL from prior to posterior over the weights still trained, in nats, (k,)."""
@@ -172,21 +169,34 @@ class SBNN:
         prior = self.prior.member(member)
         n = problem.layout.n_bayesian
         logit = inclusion_logit(state.mean[member, :n], state.log_std[member].exp(), prior)
-        return variational.factorised(problem, state, member, prior, logit, local=bool(self.local))
+        return factorised(problem, state, member, prior, logit, self.noise)
 
 
-def _proximal_update_(state: MeanField, grad: Tensor, noise: Tensor, length: Tensor) -> None:
-    mean, log_std, trained = state.mean, state.log_std, state.controls.trained
+@kernel(compiled=False)
+def proximal_step_(
+    problem: Problem, state: MeanField, found: Gradients, precision: Precision
+) -> None:
+    """Gradient step on the data term, then the prior's proximal step; in place."""
+    state.step += 1
+    length = state.lr * state.controls.lr_scale / problem.n_data
+    problem.run(_proximal_update_)(state, found.flatten(), length, precision)
+
+
+def _proximal_update_(
+    state: MeanField, found: Gradients, length: Tensor, precision: Precision
+) -> None:
+    mean, log_std, (keep, trained) = state.mean, state.log_std, state.controls.factors
     n = log_std.shape[1]
-    std = log_std.exp()
-    moved = mean + length * grad
-    std_moved = std + length * grad[:, :n] * noise  # may be < 0; the proximal step is not
-    kappa = mixture_precision(mean[:, :n].square() + std.square(), *state.prior.all())
+    std, kept = log_std.exp(), None if keep is None else keep[:, :n]
+    moved = mean + length * found.grad
+    data = found.for_log_std(mean[:, :n], kept, slice(0, n))
+    std_moved = std + length * data / std  # may be < 0; the proximal step is not
+    kappa = precision(mean[:, :n].square() + std.square(), *state.prior.all())
     weight = length * state.controls.kl_scale
     moved[:, :n], new_std = proximal_step(moved[:, :n], std_moved, kappa, weight)
     new_log_std = new_std.log()
     if trained is not None:
-        moved = torch.where(trained, moved, mean)
-        new_log_std = torch.where(trained[:, :n], new_log_std, log_std)
+        moved = torch.where(trained.bool(), moved, mean)
+        new_log_std = torch.where(trained[:, :n].bool(), new_log_std, log_std)
     mean.copy_(moved)
     log_std.copy_(new_log_std)

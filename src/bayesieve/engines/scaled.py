@@ -6,8 +6,8 @@ serves layers of any width. With ∂w, ∂m and ∂log s the gradients of the lo
 ∂ log_lik / ∂ log r is the sum of w ∂w = m ∂m + ∂log s over the entries that share r, and
 ∂ KL / ∂ log τ that of 1 - (m² + s²) / τ².
 
-A step draws the scales, then calls `draw_weights`, `Problem.gradient_` and `weights_step_`, and
-last moves the scales along the gradients that `weights_step_` returns.
+A step draws the scales, takes the gradients (`noise.gradients`), calls `weights_step_`, and moves
+the scales along the gradients that `weights_step_` returns.
 """
 
 from dataclasses import dataclass, field
@@ -16,17 +16,16 @@ from typing import Generic, NamedTuple, TypeVar
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.core import native
+from bayesieve.core.execution import kernel
 from bayesieve.core.layout import EntryGroups
+from bayesieve.core.noise import Gradients
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
-from bayesieve.core.workspace import Draw
 from bayesieve.engines.optimisers import Moments, Pace, adabelief_, pace_of
 
 POINT_UNIT = 0.1  # of the steps of point parameters: the usual width of a layer
-Masks = tuple[Tensor | None, Tensor | None]  # keep and trained, (k, d), as factors 0 and 1
 
 
 N = TypeVar("N")  # prior numbers of an engine
@@ -83,82 +82,49 @@ def weights_kl(state: ScaledState[N, G], width: Tensor) -> Tensor:
 
 
 def weights_step_(
-    problem: Problem, state: ScaledState[N, G], drawn: Draw, ratio: Tensor, width: Tensor
+    problem: Problem, state: ScaledState[N, G], found: Gradients, ratio: Tensor, width: Tensor
 ) -> tuple[Tensor, Rates]:
     """Count a step and take it for (m, log s): AdaBelief on (KL - log_lik) / N, in place.
 
     Args:
         problem: network and data.
         state: of k models.
-        drawn: a draw, and the gradient of the log-likelihood at it.
+        found: gradients of the log-likelihood.
         ratio: r of the draw, (k, G).
         width: τ of the draw, (k, G).
 
     Returns:
         ∂ log_lik / ∂ log r and ∂ KL / ∂ log τ of each group, (2, k, G), and the rates of the step.
     """
-    controls, n_data = state.controls, problem.n_data
-    kl = state.kl * controls.kl_scale
-    pace, kl = problem.kernel(_advance_, small=True)(
-        state.step, state.lr * controls.lr_scale, kl, n_data
-    )
-    rates = Rates(pace, kl, n_data)
-    if problem.execution.native and drawn.spread_grads is None:
-        return _move_natively_(state, drawn, ratio, width, rates, controls.factors), rates
-    totals: Tensor = problem.kernel(move_)(
-        state, drawn, torch.stack([ratio, width]), rates, controls.factors
-    )
-    return totals, rates
+    lr, kl = state.lr * state.controls.lr_scale, state.kl * state.controls.kl_scale
+    rates = problem.run(_advance_)(state.step, lr, kl, problem.n_data)
+    return problem.run(descend_)(problem, state, found, ratio, width, rates), rates
 
 
-def _advance_(step: Tensor, lr: Tensor, kl: Tensor, n_data: int) -> tuple[Pace, Tensor]:
+@kernel(small=True)
+def _advance_(step: Tensor, lr: Tensor, kl: Tensor, n_data: int) -> Rates:
     step += 1
-    return pace_of(lr, step), kl / n_data
+    return Rates(pace_of(lr, step), kl / n_data, n_data)
 
 
-def _move_natively_(
-    state: ScaledState[N, G], drawn: Draw, ratio: Tensor, width: Tensor, rates: Rates, masks: Masks
-) -> Tensor:
-    """`move_` in C."""
-    library, (k, d), n = native.steps(), state.mean.shape, state.log_std.shape[1]
-    assert library is not None
-    mean, std, runs = state.mean_moments, state.log_std_moments, state.groups.runs
-    settings = (rates.kl, rates.pace.length, rates.pace.second_factor)
-    numbers = torch.cat([number.expand(k, 1) for number in settings], 1).contiguous()
-    ratio, width, pulls = ratio.contiguous(), width.contiguous(), torch.empty(2, *ratio.shape)
-    pieces = drawn.take_pieces()
-    gradients = native.table(pieces)
-    tensors = (drawn.weights if drawn.variances is None else None, state.mean, mean.first,
-               mean.second, state.log_std, std.first, std.second, *masks, numbers, ratio,
-               width, runs, pulls)  # fmt: skip
-    described = native.addresses(gradients, *tensors)
-    sizes = (len(pieces), k, n, d, len(runs), ratio.shape[1])
-    library.bayesieve_adabelief(described, *sizes, 1 / rates.n_data)
-    return pulls
-
-
-def move_(
-    state: ScaledState[N, G], drawn: Draw, scales: Tensor, rates: Rates, masks: Masks
-) -> Tensor:
+@kernel("bayesieve_adabelief", compiled=False)
+def descend_(
+    problem: Problem, state: ScaledState[N, G], found: Gradients, ratio: Tensor, width: Tensor,
+    rates: Rates,
+) -> Tensor:  # fmt: skip
     """Move (m, log s) in place; return the gradients for log r and log τ, (2, k, G)."""
-    assert drawn.grads is not None
-    (keep, trained), groups, n = masks, state.groups, state.log_std.shape[1]
-    mean, data = state.mean[:, :n], drawn.grads[:, :n]
-    kept = data if keep is None else data * keep[:, :n]
+    return problem.run(move_)(state, found.flatten(), torch.stack([ratio, width]), rates)
+
+
+def move_(state: ScaledState[N, G], found: Gradients, scales: Tensor, rates: Rates) -> Tensor:
+    """The same with gradients in one piece."""
+    (keep, trained), groups, n = state.controls.factors, state.groups, state.log_std.shape[1]
+    mean, everything = state.mean[:, :n], slice(0, n)
+    keep = None if keep is None else keep[:, :n]
+    data = found.grad[:, :n] if keep is None else found.grad[:, :n] * keep
     ratio, width = groups.to_entries(scales)
-    data_mean = kept * ratio
-    if drawn.variances is None and drawn.spread_grads is None:
-        weights = drawn.weights[:, :n]  # 0 where not kept
-        data_log_std = kept * (weights - ratio * mean)
-        pull = groups.total(data * weights)
-    else:
-        if drawn.spread_grads is not None:  # sums over processes, as all that follows from them
-            data_log_std = drawn.spread_grads
-        else:
-            assert drawn.variances is not None
-            assert drawn.variance_grads is not None
-            data_log_std = 2 * drawn.variance_grads[:, :n] * drawn.variances[:, :n]
-        pull = groups.total(data_mean * mean + data_log_std)
+    data_mean, data_log_std = data * ratio, found.for_log_std(ratio * mean, keep, everything)
+    pull = groups.total(data_mean * mean + data_log_std)
     variance, precision = (2 * state.log_std).exp(), 1 / width.square()
     excess = 1 - precision * (mean.square() + variance)
     if trained is not None:
@@ -169,7 +135,7 @@ def move_(
     if n < state.mean.shape[1]:
         unit = POINT_UNIT * torch.ones_like(state.mean[:, n:])
         units = torch.cat([width, unit], 1)
-        grad_mean = torch.cat([grad_mean, -1 / n_data * unit * drawn.grads[:, n:]], 1)
+        grad_mean = torch.cat([grad_mean, -1 / n_data * unit * found.grad[:, n:]], 1)
     pulls = torch.stack([pull, groups.total(excess)])
     in_units = Pace(pace.length * units, pace.second_factor)
     adabelief_(state.mean, grad_mean, state.mean_moments, in_units, trained)

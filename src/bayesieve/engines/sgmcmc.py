@@ -23,26 +23,12 @@ no noise.
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from bayesieve.checks import check_fraction, check_not_negative, check_positive
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.noise import as_normals, fresh_noise
 from bayesieve.core.problem import Problem
-from bayesieve.engines import sampling
-from bayesieve.engines.sampling import ChainState, Sampler, Slope
-
-
-def langevin_move(gradient: Tensor, noise: Tensor, step_size: Tensor, heat: Tensor) -> Tensor:
-    """The change of w in eq. L1.
-
-    Example:
-        >>> one = torch.tensor(1.0)
-        >>> langevin_move(4 * one, one, one / 2, one).item()
-        3.0
-    """
-    return step_size * gradient + (2 * step_size * heat).sqrt() * noise
+from bayesieve.engines.sampling import ChainState, Sampler, advance_, lengths, slope
 
 
 def noise_std(
@@ -69,31 +55,11 @@ class SGLD(Sampler):
 
     def step(self, problem: Problem, state: ChainState, batch: Batch) -> Metrics:
         """Eq. L1, then one update of the prior's latent numbers; in place."""
-        at = sampling.slope(problem, state, batch)
+        at = slope(problem, state, batch)
         state.step += 1
-        if problem.execution.native:
-            size, temperature = sampling.lengths(self, state)
-            std = noise_std(size, 1.0, 0.0, temperature)
-            sampling.move_natively_(self, state, at, size, std, momentum=0.0)
-        else:
-            noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
-            problem.kernel(_langevin_)(self, state, at, noise)
-        sampling.keep_norms_(self, problem, state)
+        size, temperature = lengths(self, state)
+        advance_(problem, self, state, at, size, noise_std(size, 1.0, 0.0, temperature), 0.0)
         return {"log_lik": at.log_lik}
-
-
-def _langevin_(engine: SGLD, state: ChainState, at: Slope, noise: Tensor) -> None:
-    """Eq. L1 and what follows a move, in place."""
-    grad, n = sampling.drift(engine, state, at), state.n_bayesian
-    size, temperature = sampling.lengths(engine, state)
-    scales = sampling.metric(state, at)
-    sizes = size if scales is None else size * scales
-    move = sizes * grad
-    normals, length = as_normals(noise, grad[:, :n]), sizes if scales is None else sizes[:, :n]
-    move[:, :n] = langevin_move(grad[:, :n], normals, length, temperature)
-    trained = state.controls.trained
-    state.w.add_(move if trained is None else torch.where(trained, move, torch.zeros_like(move)))
-    sampling.after_move_(engine, state, at)
 
 
 @dataclass(frozen=True)
@@ -128,31 +94,9 @@ class SGHMC(Sampler):
 
     def step(self, problem: Problem, state: ChainState, batch: Batch) -> Metrics:
         """Eq. H1, then one update of the prior's latent numbers; in place."""
-        at = sampling.slope(problem, state, batch)
+        at = slope(problem, state, batch)
         state.step += 1
-        if problem.execution.native:
-            size, temperature = sampling.lengths(self, state)
-            std = noise_std(size, self.friction, self.gradient_variance, temperature)
-            sampling.move_natively_(self, state, at, size, std, momentum=1 - self.friction)
-        else:
-            noise = fresh_noise(problem, state.w[:, : state.n_bayesian], state.generator)
-            problem.kernel(_hamiltonian_)(self, state, at, noise)
-        sampling.keep_norms_(self, problem, state)
+        size, temperature = lengths(self, state)
+        std = noise_std(size, self.friction, self.gradient_variance, temperature)
+        advance_(problem, self, state, at, size, std, 1 - self.friction)
         return {"log_lik": at.log_lik}
-
-
-def _hamiltonian_(engine: SGHMC, state: ChainState, at: Slope, noise: Tensor) -> None:
-    """Eq. H1 and what follows a move, in place."""
-    velocity, n = state.velocity, state.n_bayesian
-    assert velocity is not None
-    grad = sampling.drift(engine, state, at)
-    size, temperature = sampling.lengths(engine, state)
-    scales = sampling.metric(state, at)
-    velocity.mul_(1 - engine.friction).add_((size if scales is None else size * scales) * grad)
-    std = noise_std(size, engine.friction, engine.gradient_variance, temperature)
-    normals = as_normals(noise, grad[:, :n])
-    velocity[:, :n].add_((std if scales is None else std * scales[:, :n].sqrt()) * normals)
-    if state.controls.trained is not None:
-        velocity.mul_(state.controls.trained)
-    state.w.add_(velocity)
-    sampling.after_move_(engine, state, at)

@@ -25,7 +25,7 @@ from bayesieve.assess.predict import Prediction
 from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.core.turns import own_stream
+from bayesieve.core.random import own_stream
 from bayesieve.data.encoding import (
     Entry,
     column_of_input,

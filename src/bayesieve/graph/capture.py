@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, mapped, shown, tensors_of
-from bayesieve.core.turns import own_turn
+from bayesieve.core.random import own_turn
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph.graph import PREFIX, Graph, named_tensors, refill_, replace_tensor
 from bayesieve.graph.operations import aten, overwrites, spelled

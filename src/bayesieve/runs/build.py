@@ -21,7 +21,7 @@ from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Likelihood, likelihood_class, name_of
 from bayesieve.core.network import Network
 from bayesieve.core.problem import Problem
-from bayesieve.core.turns import own_stream
+from bayesieve.core.random import own_stream
 from bayesieve.core.workspace import has_statistics
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
@@ -451,7 +451,8 @@ def check_plan(plan: Plan) -> None:
             raise UsageError(f"{word} has {len(value)} numbers; `n_models` is {training.n_models}.")
     if training.distill is not None and not plan.problem.likelihood.soft_targets:
         raise UsageError("`distill` needs a categorical likelihood.")
-    plan.problem.execution.moments = plan.schedule.moments
+    execution, moments = plan.problem.execution, plan.schedule.moments
+    plan.problem.execution = replace(execution, formats=replace(execution.formats, moments=moments))
     state: Any = plan.engine.init(  # an engine that cannot take the network says so here
         plan.problem, torch.Generator().manual_seed(0), training.n_models or 1
     )

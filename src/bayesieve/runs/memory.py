@@ -18,6 +18,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import LiveBytes, free_bytes
 from bayesieve.assess.predict import FEWEST_DRAWS
 from bayesieve.core.batch import Batch
+from bayesieve.core.execution import Bounds
 from bayesieve.core.inputs import mapped, tensors_of
 from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
@@ -145,7 +146,7 @@ def memory_need(
     data = more_data + _held_bytes(problem, batch_size)
     data += sum(part.nbytes for part in test or ())
     dry = _meta_copy(problem)
-    dry.execution.micro_batch = micro_batch
+    dry.execution = replace(dry.execution, bounds=Bounds(micro_batch=micro_batch))
     kind = torch.device(device or problem.device).type
     dry.network = replace(dry.network, stands_for="cpu" if kind == "meta" else kind)
     examples = None if test is None else tuple(part.to("meta") for part in test)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from bayesieve.assess.costs import Candidate
 from bayesieve.assess.costs import profile as profile_candidates
-from bayesieve.core.native import KernelUnavailableError
 from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import Bundle, example_input, stored_bytes
 from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.deliver.runtime import Runtime, as_runtime
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.fast.native import KernelUnavailableError
 from bayesieve.report.packing import spread_out
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.options import Profile

@@ -12,20 +12,22 @@ from torch import Generator
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from bayesieve.checks import check_counts, check_seed
+from bayesieve.core.execution import Bounds, Execution, KeptMoments
 from bayesieve.core.inputs import tensors_of
 from bayesieve.core.posterior import Factorised, Model, Posterior, SparseModel, present_entries
 from bayesieve.core.problem import Problem
-from bayesieve.core.turns import own_stream
-from bayesieve.core.workspace import KeptMoments, has_statistics
+from bayesieve.core.random import own_stream
+from bayesieve.core.workspace import has_statistics
 from bayesieve.engines import Engine, recipes
 from bayesieve.engines.optimisers import Moments
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, shortage
+from bayesieve.fast.backend import chosen_backend
+from bayesieve.fast.stepper import fast_kernels
 from bayesieve.training.loop import Loop
 from bayesieve.training.options import Callback, Pruning, Row
 from bayesieve.training.population import Population, Start, one_engine
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.stepper import fast_kernels, should_compile, should_run_natively
 
 if TYPE_CHECKING:
     from bayesieve.training.checkpoint import Checkpoints
@@ -169,15 +171,11 @@ def fit(
     # A copy: a later run on this problem must not change the module buffers of this one.
     problem = problem.to(problem.device if ranks is None else ranks.device)
     n_updates = size.n_steps * n_models * problem.layout.size
-    problem.execution = replace(
-        problem.execution,
-        compiled=should_compile(schedule.compile, problem.device, n_updates),
-        native=should_run_natively(schedule.compile, problem.initial, n_updates),
-        clip_norm=schedule.clip_norm,
-        micro_batch=micro_batch,
-        network_compiled=schedule.compile == "network",
-        moments=schedule.moments,
-        sharing=ranks,
+    problem.execution = Execution(
+        chosen_backend(schedule.compile, problem.initial, n_updates),
+        replace(problem.execution.formats, moments=schedule.moments),
+        Bounds(schedule.clip_norm, micro_batch),
+        ranks,
     )
     started = time.perf_counter()
     # A module's dropout draws from the global generator: fits in threads take turns.
@@ -198,8 +196,7 @@ def fit(
             if out_of_memory(error):
                 raise ShortOfMemoryError(_without_memory(loop, error)) from error
             raise
-        finally:
-            problem.execution.sharing = None  # what is done with the result is done alone
+    problem.execution = replace(problem.execution, sharing=None)  # the result is used alone
     seconds = time.perf_counter() - started
     diverged = tuple(loop.record.diverged)
     temperature = getattr(engine, "temperature", 1.0)  # numbers of a population may differ

@@ -37,7 +37,7 @@ def fit(
     """Learn the posterior of a problem with an engine.
 
     Settings left out, those of the engine too, are the recommended ones for the task and the size
-    of the data (`engines.recipes`). Fits in several threads take turns (`core.turns`). Processes
+    of the data (`engines.recipes`). Fits in several threads take turns (`core.random`). Processes
     that `torchrun` started share the batches of one fit (`training.distributed`).
 
     Args:

@@ -19,6 +19,7 @@ from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.engines import Renewing, Settling
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
+from bayesieve.fast.stepper import make_stepper
 from bayesieve.training.feed import epoch_order, feed
 from bayesieve.training.options import (
     Callback,
@@ -38,7 +39,6 @@ from bayesieve.training.progress import (
     progress_bar,
 )
 from bayesieve.training.schedule import Schedule, minibatch_weight
-from bayesieve.training.stepper import make_stepper
 
 if TYPE_CHECKING:
     from bayesieve.training.checkpoint import Checkpoints
@@ -97,7 +97,9 @@ class Loop:
         if self.pruning is not None:
             population.allow_masks_()
             self.pruning.check(population.posterior())
-        self.stepper = make_stepper(population.problem, population.engine, population.state)
+        self.stepper = make_stepper(
+            population.problem, population.engine, population.state, population.n
+        )
         for one in (self.keeper, self.ranks):
             if one is not None:
                 one.start(self)
@@ -129,7 +131,7 @@ class Loop:
                     raise Interrupted(number)
         if record.best:
             self.population.restore_(record.best)
-        self.population.problem.warmth.zero_()
+        self.population.space().warmth.zero_()
         # The last step's result, which no row has seen.
         finite, predicts = [], []
         for posterior in map(self.population.posterior, range(self.population.n)):
@@ -176,7 +178,7 @@ class Loop:
             controls.lr_scale.fill_(lr)
             controls.kl_scale.fill_(kl)
             if warm_up:
-                problem.warmth.fill_(max(0.0, 1 - step / (warm_up * size.n_steps)))
+                self.population.space().warmth.fill_(max(0.0, 1 - step / (warm_up * size.n_steps)))
             first = position * size.batch_size
             if permutation is not None:
                 taken: Tensor | Batch = permutation[..., first : first + size.batch_size]

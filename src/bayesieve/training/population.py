@@ -13,10 +13,12 @@ from torch import Tensor
 
 from bayesieve.checks import AUTO
 from bayesieve.core.batch import Rows
+from bayesieve.core.noise import space_of
 from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.core.priors import stack_priors
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
+from bayesieve.core.workspace import Workspace
 from bayesieve.engines import Engine
 from bayesieve.training.options import Pruning
 
@@ -44,10 +46,13 @@ class Population:
         """The posterior of one member."""
         return self.engine.posterior(self.problem, self.state, member)
 
+    def space(self) -> Workspace:
+        """The workspace of the run."""
+        return space_of(self.problem, self.engine, self.n)
+
     def buffers(self) -> dict[str, Tensor]:
         """The module buffers themselves, each with a leading axis of k."""
-        local = bool(getattr(self.engine, "local", False))
-        return self.problem.workspace(self.n, local=local).all_buffers()
+        return self.space().all_buffers()
 
     def copies(self) -> dict[str, Tensor]:
         """Copies of state, random numbers and module buffers, by name."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
-from bayesieve.core.workspace import KEPT_MOMENTS, KeptMoments
-from bayesieve.training.stepper import COMPILE_MODES, CompileMode
+from bayesieve.core.execution import KEPT_MOMENTS, KeptMoments
+from bayesieve.fast.backend import COMPILE_MODES, CompileMode
 
 LR_KINDS = ("constant", "cosine", "linear", "step")
 

@@ -29,12 +29,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from bayesieve.core import native
 from bayesieve.core.inputs import Input, one_input
 from bayesieve.core.likelihoods.prediction import Prediction
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.fast import native
 from bayesieve.graph.capture import capture
 from bayesieve.graph.operations import UNCHANGING, Kind, Operation, reads_size
 

@@ -11,6 +11,7 @@ from torch import Generator, nn
 
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Categorical
+from bayesieve.core.noise import noise_of
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
 from bayesieve.runs.memory import memory_need
@@ -51,7 +52,7 @@ def test_the_statistics_of_norms_stay_in_float32():
 
 
 def test_copies_keep_the_precision_and_others_are_refused():
-    assert small_problem("bf16").to("cpu").workspace(1).execution.precision == "bf16"
+    assert small_problem("bf16").to("cpu").workspace(1).execution.formats.network == "bf16"
     with pytest.raises(ValueError, match="Problem: precision must be one of"):
         small_problem("bf17")
 
@@ -83,10 +84,10 @@ def test_token_models_train_in_bfloat16(k, local):
     for precision in ("float32", "bf16"):
         problem = token_problem(precision)
         w = problem.starting_points(k, Generator().manual_seed(0), "he")
-        space = problem.workspace(k, local=local)
+        space = noise_of(local).workspace(problem, k)
         space.weights.copy_(w)
-        value = problem.gradient_(space.draw, Batch(problem.x, problem.y), Generator())
-        assert value.dtype == torch.float32
+        found = space.differentiate(Batch(problem.x, problem.y), 1.0).flatten()
+        assert found.log_lik.dtype == torch.float32
         grads.append(space.grads.clone())
     error = (grads[1] - grads[0]).norm(dim=1) / grads[0].norm(dim=1)
     assert ((error > 1e-5) & (error < 0.05)).all()
@@ -131,7 +132,7 @@ def test_populations_of_plain_layers_on_own_rows_train_in_bfloat16_too():
 def test_memory_that_a_step_frees_is_kept_for_the_next():
     script = """
 import resource, torch
-from bayesieve.core.workspace import keep_freed_memory
+from bayesieve.fast.stepper import keep_freed_memory
 keep_freed_memory()
 for _ in range(10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.core import network as network_module
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network, materialise
+from bayesieve.fast import evaluator as evaluator_module
+from bayesieve.fast.evaluator import evaluator
 from problems import normal
 from zoo import BY_NAME, ZOO, Branching
 
@@ -181,28 +182,28 @@ def squared_by_hook():
 
 @pytest.mark.parametrize("build", [TiedDecoder, Twice, normed, squared_by_hook])
 def test_mirrored_vectors_have_the_outputs_of_any_vectors(monkeypatch, build):
-    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    monkeypatch.setattr(evaluator_module, "_WORTH_SAVING", 0)
     network = Network.of(build().double(), Gaussian())
     centre, w = mirrored_pairs(network, 3)
     batches = normal(7, 5, seed=4).split(3)
-    with network.evaluator(batches, {}, centre) as evaluate:
+    with evaluator(network, batches, {}, centre) as evaluate:
         outputs = torch.cat([evaluate(part) for part in w.split((1, 1, 3, 1))])
     torch.testing.assert_close(outputs, network.outputs(w, torch.cat(batches), {}))
 
 
 @CASES
 def test_mirrored_vectors_in_every_network(monkeypatch, case):
-    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    monkeypatch.setattr(evaluator_module, "_WORTH_SAVING", 0)
     network, x = network_of(case), case.data().x
     centre, w = mirrored_pairs(network, 2)
-    with network.evaluator([x, x[:2]], network.buffers(), centre) as evaluate:
+    with evaluator(network, [x, x[:2]], network.buffers(), centre) as evaluate:
         outputs = evaluate(w)
     expected = [network.outputs(w, part, network.buffers()) for part in (x, x[:2])]
     torch.testing.assert_close(outputs, torch.cat(expected, 1))
 
 
 def test_the_second_of_two_mirrored_vectors_takes_no_product_in_the_first_layer(monkeypatch):
-    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    monkeypatch.setattr(evaluator_module, "_WORTH_SAVING", 0)
     layers = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
     network = Network.of(layers.double(), Gaussian())
     centre, w = mirrored_pairs(network, 5)
@@ -210,14 +211,14 @@ def test_the_second_of_two_mirrored_vectors_takes_no_product_in_the_first_layer(
     monkeypatch.setattr(
         torch.nn.functional, "linear", lambda *args: products.append(len(args[1])) or linear(*args)
     )
-    with network.evaluator([normal(2, 2, 3, seed=4)], {}, centre) as evaluate:
+    with evaluator(network, [normal(2, 2, 3, seed=4)], {}, centre) as evaluate:
         evaluate(w)
     assert products.count(4) == 1 + 5  # the centre's, and one of each pair
     assert products.count(3) == 10
 
 
 def test_an_evaluator_returns_the_module_as_it_borrowed_it(monkeypatch):
-    monkeypatch.setattr(network_module, "_WORTH_SAVING", 0)
+    monkeypatch.setattr(evaluator_module, "_WORTH_SAVING", 0)
     case = BY_NAME["batch_norm"]
     network = network_of(case)
     with network.borrowed() as module:
@@ -226,7 +227,7 @@ def test_an_evaluator_returns_the_module_as_it_borrowed_it(monkeypatch):
     other = {name: value + 1 for name, value in network.buffers().items()}
     wrong = case.data().x[:, :1]
     with (
-        network.evaluator([case.data().x, wrong], other, centre) as run,
+        evaluator(network, [case.data().x, wrong], other, centre) as run,
         pytest.raises(RuntimeError),
     ):
         run(w)
@@ -244,7 +245,7 @@ def test_buffers_of_one_vector_are_not_those_of_the_next():
     network, x = network_of(case), case.data().x
     w, buffers = network.weights_of(case.model())[None], network.buffers()
     moved = {"1.running_mean": buffers["1.running_mean"][None] + 1}
-    with network.evaluator([x], buffers) as evaluate:
+    with evaluator(network, [x], buffers) as evaluate:
         first, then, last = evaluate(w), evaluate(w, moved), evaluate(w)
     assert torch.equal(first, last)
     assert not torch.allclose(first, then)

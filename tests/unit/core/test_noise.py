@@ -6,8 +6,8 @@ import pytest
 import torch
 from scipy import stats
 
-from bayesieve.core.noise import counter_normals, fresh_keys, mix
-from bayesieve.training.stepper import compiler_missing
+from bayesieve.core.random import counter_normals, fresh_keys, mix
+from bayesieve.fast.backend import compiler_missing
 
 N = 400_000
 SIDES = 4.0  # standard errors allowed

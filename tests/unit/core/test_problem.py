@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
+from bayesieve.core.noise import ActivationNoise
 from bayesieve.core.problem import Problem
 from bayesieve.data import gather
 from bayesieve.errors import UnsupportedModelError
@@ -314,7 +315,7 @@ def test_the_workspace_is_kept_while_its_shape_fits():
     space = problem.workspace(2)
     assert problem.workspace(2) is space
     assert problem.workspace(3) is not space
-    assert problem.workspace(3, local=True).variances is not None
+    assert problem.workspace(3, ActivationNoise()).variances is not None
 
 
 def test_other_data_share_the_network_but_not_the_workspace():

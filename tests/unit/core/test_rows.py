@@ -9,7 +9,7 @@ from torch import nn
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.problem import Problem
-from bayesieve.core.workspace import plain_layers
+from bayesieve.fast.members import plain_layers
 from oracles import log_likelihood
 from problems import normal
 from zoo import built

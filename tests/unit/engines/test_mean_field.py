@@ -12,7 +12,7 @@ from torch import distributions as td
 from torch import nn
 from torch.func import functional_call
 
-from bayesieve.core import workspace
+from bayesieve.core import execution
 from bayesieve.core.batch import Batch
 from bayesieve.core.priors import Normal, SpikeSlab, member_number
 from bayesieve.core.state import named_tensors
@@ -215,10 +215,10 @@ def test_a_step_in_parts_is_the_step_as_a_whole(engine, masked, monkeypatch):
     """Parts save memory; they must change no more than rounding, and cover every weight once."""
     states = []
     for size in (1 << 16, 7):
-        monkeypatch.setattr(workspace, "_PART", size)
+        monkeypatch.setattr(execution, "_PART", size)
         problem = BY_NAME["batch_norm"].problem(11)
         w, n = problem.initial[None], problem.layout.n_bayesian
-        parts = problem.execution.parts(w, n)
+        parts = execution._parts(w, n)
         assert [i for part in parts for i in range(part.start, part.stop)] == [*range(w.shape[1])]
         assert len(parts) == 1 or all(part.stop <= n or part.start >= n for part in parts)
         assert (len(parts) > 1) == (size == 7)

@@ -9,12 +9,12 @@ from torch.overrides import TorchFunctionMode
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.noise import counter_normals, fresh_keys
 from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
+from bayesieve.core.random import counter_normals, fresh_keys
 from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
-from problems import conjugate, no_data, run, seeded
+from problems import BY_COUNTER, conjugate, no_data, run, run_by, seeded
 
 F64 = torch.float64
 
@@ -183,10 +183,8 @@ def test_a_warm_start_replaces_the_first_draw_and_the_average():
 
 
 @pytest.mark.parametrize("engine", [SGLD(step_size=1e-3), SGHMC(step_size=1e-3)], ids=["l", "h"])
-def test_a_compiled_cpu_step_draws_by_counter(engine, monkeypatch):
-    problem = no_data()
-    monkeypatch.setattr(problem, "kernel", lambda function: function)  # as compiled, up to rounding
-    problem.execution.compiled = True
+def test_a_compiled_cpu_step_draws_by_counter(engine):
+    problem = run_by(no_data(), BY_COUNTER)  # as compiled, up to rounding
     state = engine.init(problem, seeded(1))
     noise = counter_normals((1, 3), fresh_keys(state.generator.clone_state()), F64)
     engine.step(problem, state, Batch(problem.x, problem.y))

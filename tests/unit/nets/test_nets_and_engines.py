@@ -9,12 +9,12 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, PAPER_ROLES
 from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.fast.stepper import make_stepper
 from bayesieve.nets import lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.evidence import prune_by_evidence, weight_evidence
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.training.stepper import make_stepper
 from engine_table import ANY_NETWORK
 from engine_table import ENGINES as VARIANTS
 from problems import normal32, seeded
@@ -46,7 +46,7 @@ def stepped(problem, engine, k=1, n_steps=3):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         state = engine.init(problem, seeded(0), k)
-        step = make_stepper(problem, engine, state)
+        step = make_stepper(problem, engine, state, k)
         for _ in range(n_steps):
             metrics = step(torch.arange(4))
     assert torch.isfinite(metrics["log_lik"]).all()

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bayesieve.core.turns import own_stream
+from bayesieve.core.random import own_stream
 from bayesieve.training.checkpoint import (
     has_checkpoint,
     read_checkpoint,

@@ -18,10 +18,12 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
+from bayesieve.fast.backend import Machine
+from bayesieve.fast.stepper import fast_kernels, make_stepper
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.stepper import fast_kernels, make_stepper
+from problems import run_by
 
 pytestmark = [
     pytest.mark.cuda,
@@ -56,7 +58,7 @@ def test_captured_steps_equal_plain_steps(engine, n_models):
     for captured in (False, True):
         problem = make_problem()
         state = engine.init(problem, torch.Generator("cuda").manual_seed(5), n_models)
-        stepper = make_stepper(problem, engine, state)
+        stepper = make_stepper(problem, engine, state, n_models)
         for i in [*range(6), 0, 1]:
             if captured:
                 stepper(index[i])
@@ -92,7 +94,7 @@ def test_compiled_noise_on_activations_is_that_of_plain_steps(engine):
     results = []
     for compiled in (False, True):
         problem = make_problem()
-        problem.execution.compiled = compiled
+        run_by(problem, Machine("cuda", compiled=compiled))
         state = engine.init(problem, torch.Generator("cuda").manual_seed(5))
         for i in (0, 20, 45):  # the last batch is a smaller one
             engine.step(problem, state, Batch(problem.x[i : i + 20], problem.y[i : i + 20]))

@@ -11,7 +11,7 @@ import torch
 
 import ranks
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.noise import draw_weights
+from bayesieve.core.noise import WeightNoise
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
 from bayesieve.engines.flat_vi import FlatVI
@@ -78,11 +78,10 @@ def test_a_gradient_is_the_sum_over_parts_each_at_its_own_draw(pair):
     for rank in range(2):
         state = engine.init(problem, seeded(noise_key(0, 7, rank)))
         batch = problem.batch(torch.arange(ranks.N_DATA)[rank::2])
-        drawn = draw_weights(problem, state, local=False)
-        problem.gradient_(drawn, batch, state.generator)
+        found = WeightNoise().gradients(problem, state, batch).flatten()
         n = state.log_std.shape[1]
-        shift = (drawn.weights - state.mean)[0, :n]
-        half = drawn.grads[0, :n] / 2  # of half the data, scaled to all
+        shift = (found.weights - state.mean)[0, :n]
+        half = found.grad[0, :n] / 2  # of half the data, scaled to all
         total = total + torch.cat([half, half * shift])
     torch.testing.assert_close(pair[0][0]["gradient"], total, **EXACT)
 

@@ -8,6 +8,7 @@ from torch import nn
 from bayesieve import MAP, SBNN, Problem, fit
 from bayesieve.core.batch import Rows
 from bayesieve.core.likelihoods import Gaussian, Heteroscedastic
+from bayesieve.core.noise import space_of
 from bayesieve.data.examples import Examples
 from bayesieve.errors import DivergedError
 from bayesieve.estimators import SieveRegressor, fit_many
@@ -108,4 +109,4 @@ def test_a_run_is_warm_in_its_first_half(n_models, monkeypatch):
     monkeypatch.setattr(Heteroscedastic, "warm_log_prob", watched)
     run = fit(task, [SBNN()] * n_models, epochs=8, batch_size=32)
     assert seen == [1, 0.75, 0.5, 0.25, 0, 0, 0, 0]
-    assert run.problem.warmth == 0
+    assert space_of(run.problem, run.engine, n_models).warmth == 0

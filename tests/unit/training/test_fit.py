@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from bayesieve.core.batch import Batch
+from bayesieve.core.execution import Execution
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.priors import Normal, SpikeSlab
@@ -25,7 +26,7 @@ from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.validation import Validation
-from problems import normal
+from problems import normal, run_by
 from runs import (
     BATCH,
     N_DATA,
@@ -141,8 +142,7 @@ def test_global_random_numbers_are_untouched():
 def test_the_callers_problem_is_untouched():
     problem = toy(with_batch_norm)
     fit_toy(problem, SIMPLE, schedule=Schedule(clip_norm=0.1))
-    assert problem.execution.clip_norm is None
-    assert not problem.execution.compiled
+    assert problem.execution == Execution()
     assert torch.equal(problem.workspace().buffers(0)["1.running_mean"], torch.zeros(8))
 
 
@@ -465,10 +465,10 @@ def test_batch_norm_refuses_a_last_batch_of_one(batch_size):
 
 def test_clipping_bounds_mean_and_std_gradients_together_with_local_noise():
     problem, engine = toy(), SBNN(local=True)
-    problem.execution.clip_norm = 0.01
+    run_by(problem, clip_norm=0.01)
     state = engine.init(problem, torch.Generator().manual_seed(0))
     engine.step(problem, state, Batch(problem.x, problem.y))
-    space = problem.workspace(1, local=True)
+    space = engine.noise.workspace(problem, 1)
     std_grads = 2 * space.variances.sqrt() * space.variance_grads
     joint = torch.cat([space.grads, std_grads], 1).norm() / problem.n_data
     assert joint.item() == pytest.approx(0.01, rel=1e-4)

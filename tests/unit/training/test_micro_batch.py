@@ -7,6 +7,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Categorical, Gaussian
+from bayesieve.core.noise import ActivationNoise
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.engines.flat_vi import FlatVI
@@ -16,6 +17,7 @@ from bayesieve.runs.memory import memory_need
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES
+from problems import run_by
 
 EXACT = {name: e for name, e in ENGINES.items() if "local" not in name}  # noise is per weight
 
@@ -58,7 +60,7 @@ def test_rows_of_a_population_and_weights_are_split_with_their_examples(weighted
     value, grad = one.value_and_grad(w, batch)
     value, grad = value.clone(), grad.clone()
     other = problem(rows=rows)
-    other.execution.micro_batch = 4
+    run_by(other, micro_batch=4)
     torch.testing.assert_close(other.value_and_grad(w, batch)[0], value, rtol=1e-12, atol=0)
     torch.testing.assert_close(other.workspace(2).grads, grad, rtol=1e-12, atol=1e-12)
 
@@ -70,11 +72,12 @@ def test_noise_on_activations_has_the_same_gradient_on_average():
     grads = []
     for micro in (None, 500):
         p = Problem(nn.Sequential(nn.Linear(1, 1, bias=False)), Gaussian(), (x, y))
-        p.execution.micro_batch = micro
-        space = p.workspace(1, local=True)
+        run_by(p, micro_batch=micro)
+        space = ActivationNoise().workspace(p, 1)
         space.weights.fill_(2.0)
         space.variances.fill_(0.25)
-        p.gradient_(space.draw, Batch(x, y), Generator().manual_seed(0))
+        space.bind(Generator().manual_seed(0))
+        space.differentiate(Batch(x, y), 1.0).flatten()
         grads.append(space.grads.item() / len(x))
     assert grads == pytest.approx([-2.0, -2.0], abs=0.05)
 

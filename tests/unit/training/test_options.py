@@ -11,11 +11,11 @@ from torch import nn
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
+from bayesieve.fast.stepper import fast_kernels
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.training.fingerprint import printed
 from bayesieve.training.launch import fit
 from bayesieve.training.progress import Bar, Interrupted, interruptible, plain, progress_bar
-from bayesieve.training.stepper import fast_kernels
 from bayesieve.training.validation import Validation
 
 PAIR = (torch.zeros(2, 1), torch.zeros(2))

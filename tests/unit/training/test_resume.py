@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayesieve.core import native
 from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
@@ -16,6 +15,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC
+from bayesieve.fast import native
 from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
 from bayesieve.sieve.scores import magnitude_score
 from bayesieve.training.checkpoint import has_checkpoint

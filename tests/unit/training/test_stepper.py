@@ -3,9 +3,9 @@ import torch
 
 from bayesieve.core.priors import Normal
 from bayesieve.engines.map import MAP
-from bayesieve.training import stepper
+from bayesieve.fast import backend
+from bayesieve.fast.backend import compiler_missing, should_compile
 from bayesieve.training.schedule import Schedule
-from bayesieve.training.stepper import compiler_missing, should_compile
 from runs import fit_toy, toy
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -14,15 +14,15 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 @pytest.fixture
 def no_compiler(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(stepper.shutil, "which", lambda _: None)
-    monkeypatch.setattr(stepper.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(backend.shutil, "which", lambda _: None)
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda _: None)
 
 
 @pytest.fixture
 def compiler(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(stepper.shutil, "which", lambda name: f"bin/{name}")
-    monkeypatch.setattr(stepper.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(backend.shutil, "which", lambda name: f"bin/{name}")
+    monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: name)
 
 
 @pytest.mark.usefixtures("compiler")
@@ -47,9 +47,9 @@ def test_without_a_compiler_only_an_order_to_compile_raises(device, reason):
 
 def test_the_compiler_of_the_environment_is_looked_for(monkeypatch):
     monkeypatch.setenv("CXX", "my-compiler")
-    monkeypatch.setattr(stepper.shutil, "which", lambda name: None)
+    monkeypatch.setattr(backend.shutil, "which", lambda name: None)
     assert "looked for my-compiler" in compiler_missing(CPU)
-    monkeypatch.setattr(stepper.shutil, "which", lambda name: name)
+    monkeypatch.setattr(backend.shutil, "which", lambda name: name)
     assert compiler_missing(CPU) is None
 
 
@@ -65,5 +65,5 @@ def test_a_compiled_run_equals_an_eager_one():
     engine = MAP(Normal(0.5), lr=0.02)  # without noise: on a CPU that comes from another stream
     eager = fit_toy(toy(), engine, schedule=Schedule(compile="off"))
     compiled = fit_toy(toy(), engine, schedule=Schedule(compile="on"))
-    assert compiled.problem.execution.compiled
+    assert compiled.problem.execution.backend.compiled
     torch.testing.assert_close(compiled.posterior.mean, eager.posterior.mean, rtol=1e-5, atol=1e-6)

@@ -8,11 +8,11 @@ from torch import Generator, nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import predict
-from bayesieve.core import native
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.fast import native
 from bayesieve.uncertainty.moments import MomentNetwork, relu_moments
 from problems import normal32
 

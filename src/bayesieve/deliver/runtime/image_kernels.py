@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bayesieve.core.native import fields
 from bayesieve.deliver.runtime.images import INPUT, Convolution, Images, Pair, Plane, Step, Value
 from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, aligned, lanes, library
+from bayesieve.fast.native import fields
 
 _CONVOLUTION, _MAX, _MEAN, _UNZIP = range(4)  # as in images.c
 _SLACK = 64  # floats that a vector may read beyond the last image

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from bayesieve.core.native import fields
 from bayesieve.deliver.c import quantise_rows
 from bayesieve.deliver.layers import Activation
 from bayesieve.deliver.runtime.kernels import (
@@ -42,6 +41,7 @@ from bayesieve.deliver.runtime.kernels import (
     library,
 )
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.fast.native import fields
 
 _UNIT = 128  # of a product, as in integers.c
 _MOST = 32767  # of 16 bits

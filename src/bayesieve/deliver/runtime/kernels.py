@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from bayesieve.core.native import KernelUnavailableError as KernelUnavailableError
-from bayesieve.core.native import fields, load
 from bayesieve.errors import UnsupportedModelError
+from bayesieve.fast.native import KernelUnavailableError as KernelUnavailableError
+from bayesieve.fast.native import fields, load
 
 Floats = NDArray[np.float32]
 BLOCK = 64  # most examples the kernel handles at once; scratch memory is for as many

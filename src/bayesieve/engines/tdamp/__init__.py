@@ -214,10 +214,10 @@ class TDAMP:
         state.count.mul_(1 - rate * (share / memory)).add_(rate * power * share)
         data = Message(state.data_linear, state.data_precision)
         prior = Message(state.prior_linear, state.prior_precision)
-        precision, mean, var = problem.kernel(cavity_)(
+        precision, mean, var = problem.run(cavity_)(
             data, prior, 1 - moving * (share / memory), state.controls.kl_scale, kept(state)
         )
-        first, *others = batch.parts(problem.execution.micro_batch)
+        first, *others = batch.parts(problem.execution.bounds.micro_batch)
         sums = self._sweep(problem, state, first, mean, var)
         for part in others:
             for total, more in zip(sums, self._sweep(problem, state, part, mean, var), strict=True):
@@ -229,7 +229,7 @@ class TDAMP:
         state.residual += residual
         for columns, gram in zip(state.wiring.grams, grams, strict=False):
             state.gram[:, columns] += gram
-        problem.kernel(absorb_)(data, precision, mean, var, message, power, self.trust, moving)
+        problem.run(absorb_)(data, precision, mean, var, message, power, self.trust, moving)
         state.seen.add_(batch.n_step)
         ends = state.seen >= problem.n_data
         if problem.device.type != "cpu" or bool(ends):  # a captured step has no branches
@@ -251,7 +251,7 @@ class TDAMP:
         means, variances = layout.unflatten(mean), layout.unflatten(var)
         shape = (*x.shape[:lead], means[state.wiring.layers[-1].weight].shape[1])
         seen = observe(problem.likelihood, batch.y, state.noise, shape)
-        sweep = problem.kernel(batch_score)(
+        sweep = problem.run(batch_score)(
             state.wiring.layers, means, variances, x, seen, joint=self._joint
         )
         grams = [gram.flatten(1) for gram in sweep.grams]

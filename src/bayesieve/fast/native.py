@@ -121,7 +121,7 @@ def load(package: str, *texts: str) -> ctypes.CDLL:
 def steps() -> ctypes.CDLL | None:
     """The library of training steps; None where it cannot be built."""
     try:
-        library = load("bayesieve.core", *_STEPS)
+        library = load("bayesieve.fast", *_STEPS)
     except KernelUnavailableError:
         return None
     pointer, count, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float

@@ -1,48 +1,37 @@
-"""One training step on a batch: run eagerly, or captured once as a CUDA graph.
+"""One training step on a batch: run eagerly, or captured once as a CUDA graph."""
 
-Also whether the elementwise part of a step is worth compiling, and can be compiled here.
-"""
-
-import importlib.util
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from bayesieve.checks import check_choice
-from bayesieve.core import native
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.inputs import one_input
+from bayesieve.core.noise import space_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
 from bayesieve.core.workspace import Workspace
 from bayesieve.engines import Engine
 
-CompileMode = Literal["auto", "on", "off", "network"]
-COMPILE_MODES = ("auto", "on", "off", "network")
-# On a CPU one weight update costs about 2e-8 s more eagerly; compiling costs some 15 s once. On a
-# GPU it saves at most the time its bytes take, some 5e-11 s, and compiling takes up to 100 s.
-_WORTH_A_LIBRARY = 1e8  # updates: half a second, as long as loading or building it takes
-_WORTHWHILE_UPDATES = {"cpu": 3e9, "cuda": 1e12}
-
+_LARGEST_COUNTED = (32 << 20) - (1 << 16)  # bytes of a block, by which glibc sets its bounds
 
 # One step on a batch on the problem's device: the places of its examples, (n,) or (k, n), or, of a
 # stream, the examples. The metrics, of shape (k,) each, are valid until the next call.
 Stepper = Callable[[Tensor | Batch], Metrics]
 
 
-def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
+def make_stepper(problem: Problem, engine: Engine[Any], state: Any, n_models: int = 1) -> Stepper:
     """A captured step on a CUDA device, a plain one elsewhere and where processes share a step.
 
     Args:
         problem: with its data on the device.
         engine: whose step is taken.
         state: changed in place; its generator also feeds the random changes of images.
+        n_models: k.
     """
     sharing = problem.execution.sharing
     source = problem.execution.source(state.generator)
@@ -60,7 +49,7 @@ def make_stepper(problem: Problem, engine: Engine[Any], state: Any) -> Stepper:
 
     if problem.device.type != "cuda" or sharing is not None:
         return step
-    return GraphStepper(step, state, lambda: problem.workspace_in_use)
+    return GraphStepper(step, state, lambda: space_of(problem, engine, n_models))
 
 
 class GraphStepper:
@@ -73,9 +62,7 @@ class GraphStepper:
 
     WARMUP_STEPS = 3
 
-    def __init__(
-        self, step: Stepper, state: Any, workspace: Callable[[], Workspace | None]
-    ) -> None:
+    def __init__(self, step: Stepper, state: Any, workspace: Callable[[], Workspace]) -> None:
         self._step = step
         self._state = state
         self._workspace = workspace
@@ -110,16 +97,12 @@ class GraphStepper:
     @contextmanager
     def _undone(self) -> Iterator[None]:
         saved = snapshot(self._state)
-        space = self._workspace()
-        buffers = {} if space is None else {n: v.clone() for n, v in space.all_buffers().items()}
+        buffers = {n: v.clone() for n, v in self._workspace().all_buffers().items()}
         default_rng = torch.cuda.get_rng_state()
         yield
         restore_(self._state, saved)
-        space = self._workspace()
-        if space is not None:
-            initial = space.network.buffers()
-            for name, value in space.all_buffers().items():
-                value.copy_(buffers.get(name, initial[name]))
+        for name, value in self._workspace().all_buffers().items():
+            value.copy_(buffers[name])
         torch.cuda.set_rng_state(default_rng)
 
 
@@ -134,6 +117,7 @@ def fast_kernels(device: torch.device) -> Iterator[None]:
     Steps of one shape repeat thousands of times, so trying cuDNN's algorithms once pays at once.
     """
     if device.type != "cuda":
+        keep_freed_memory()
         yield
         return
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
@@ -146,42 +130,12 @@ def fast_kernels(device: torch.device) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before[1]
 
 
-def compiler_missing(device: torch.device) -> str | None:
-    """Why `torch.compile` cannot work for this device, or None when it can."""
-    if device.type == "cuda":
-        installed = importlib.util.find_spec("triton") is not None
-        return None if installed else "the package 'triton' is not installed"
-    names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "c++", "clang++"]
-    if any(shutil.which(name) for name in names):
-        return None
-    return f"no C++ compiler found (looked for {', '.join(names)})"
+def keep_freed_memory() -> None:
+    """Let the C library keep what a step frees, gradients and activations, for the next step.
 
-
-def should_compile(mode: CompileMode, device: torch.device, n_updates: float) -> bool:
-    """Decide for a run that will update weights `n_updates` times in all (steps · k · d).
-
-    "auto" compiles when the run is long enough to repay it and a compiler is found. Results are
-    the same up to rounding, except that on a CPU weight noise is drawn in another way (core.noise).
+    glibc gives freed memory back to the system beyond twice the largest block it has mapped and
+    freed so far, up to blocks of 32 MiB (M_MMAP_THRESHOLD in mallopt(3)). Every page that comes
+    back takes .3 to 3 µs, a quarter of a step in a virtual machine. A block of that size, freed
+    before anything is written to it, takes no memory and raises the bound to 64 MiB.
     """
-    check_choice("fit", "compile", mode, COMPILE_MODES)
-    if mode == "off":
-        return False
-    reason = compiler_missing(device)
-    if mode in ("on", "network"):
-        if reason is not None:
-            raise ValueError(
-                f"fit: compile={mode!r} but {reason}. Install it or use compile='off'."
-            )
-        return True
-    return reason is None and n_updates >= _WORTHWHILE_UPDATES.get(device.type, 3e9)
-
-
-def should_run_natively(mode: CompileMode, like: Tensor, n_updates: float) -> bool:
-    """Return whether steps run in C: in float32 on a CPU with a C compiler.
-
-    "auto" leaves out runs that are over before it counts. Results differ by rounding, and weight
-    noise is drawn in another way (core.noise).
-    """
-    fits = like.device.type == "cpu" and like.dtype == torch.float32
-    wanted = mode == "on" or (mode == "auto" and n_updates >= _WORTH_A_LIBRARY)
-    return fits and wanted and native.steps() is not None
+    np.empty(_LARGEST_COUNTED, np.uint8)

@@ -8,13 +8,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from bayesieve.core.batch import Batch, Rows
+from bayesieve.core.execution import Backend
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.local import normal_like, perturbed
 from bayesieve.core.network import Network
+from bayesieve.core.noise import ActivationNoise, perturbed
 from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import Workspace
-from problems import normal, seeded
+from bayesieve.fast.backend import Machine
+from problems import normal, run_by, seeded
 from zoo import BY_NAME, REPEATED, ZOO
 
 # PyTorch's CPU attention has no batching rule: slow under vmap, but right.
@@ -22,9 +24,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 N_DRAWS = 4000
 
 
+def value(space, batch):
+    """The log-likelihood of a batch, whose gradients are then in the buffers."""
+    return space.differentiate(batch, 1.0).flatten().log_lik
+
+
 def spread(network, *, k=1, mean=None, std=None, seed=0):
     """A local workspace with k members of the same mean and std, bound to a generator."""
-    space = Workspace(network, k, local=True)
+    space = Workspace(network, k, layers=ActivationNoise())
     d = network.layout.size
     space.weights.copy_(normal(d, seed=1) if mean is None else mean)
     space.variances.copy_((0.5 * normal(d, seed=2) if std is None else std).square())
@@ -86,12 +93,12 @@ def gradients(network, x, y, k, *, local):
     """k independent gradient estimates for mean and log std, each (k, d)."""
     space = spread(network, k=k)
     if local:
-        space.value_and_grad(Batch(x, y), 1.0)
+        value(space, Batch(x, y))
         return space.grads, 2 * space.variances * space.variance_grads
     plain = Workspace(network, k)
     noise = normal(k, network.layout.size, seed=6)
     plain.weights.copy_(space.weights + space.variances.sqrt() * noise)
-    plain.value_and_grad(Batch(x, y), 1.0)
+    value(plain, Batch(x, y))
     return plain.grads, plain.grads * space.variances.sqrt() * noise
 
 
@@ -112,9 +119,9 @@ def test_without_spread_the_local_network_is_the_plain_one():
     for case in ZOO:
         problem = case.problem()
         w, batch = case.weights(problem), case.data()
-        value, grad = problem.value_and_grad(w, batch)
+        wanted, grad = problem.value_and_grad(w, batch)
         space = spread(problem.network, mean=w, std=torch.zeros_like(w))
-        torch.testing.assert_close(space.value_and_grad(batch, 1.0), value, msg=case.name)
+        torch.testing.assert_close(value(space, batch), wanted, msg=case.name)
         torch.testing.assert_close(space.grads, grad, msg=case.name)
         assert torch.isfinite(space.variance_grads).all()
 
@@ -128,7 +135,7 @@ def test_units_without_variance_give_finite_gradients():
         variances[name][:, 1] = 0  # the whole of unit 1
     x, y = case.data()[:2]
     x[0] = 0
-    space.value_and_grad(Batch(x, y), 1.0)
+    value(space, Batch(x, y))
     assert torch.isfinite(space.grads).all()
     assert torch.isfinite(space.variance_grads).all()
     slopes = network.layout.unflatten(space.variance_grads)
@@ -144,7 +151,7 @@ def test_a_population_is_reproducible_and_its_members_differ(name):
     network = Network.of(case.model(), case.likelihood)
     torch.manual_seed(0)
     before = torch.get_rng_state()
-    values = [spread(network, k=3, seed=s).value_and_grad(case.data(), 1.0) for s in (0, 0, 1)]
+    values = [value(spread(network, k=3, seed=s), case.data()) for s in (0, 0, 1)]
     assert torch.equal(values[0], values[1])
     assert not torch.equal(values[0], values[2])
     assert len(values[0].unique()) == 3
@@ -154,22 +161,22 @@ def test_a_population_is_reproducible_and_its_members_differ(name):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_noise_of_images_with_channels_last_fills_their_memory_in_order(dtype):
     x = torch.empty(20, 8, 5, 6, dtype=dtype).contiguous(memory_format=torch.channels_last)
-    noise = normal_like(x, seeded(0))
+    noise = Backend().noise(x, seeded(0))
     assert (noise.stride(), noise.dtype) == (x.stride(), dtype)
     row = torch.empty(x.numel(), dtype=dtype).normal_(generator=seeded(0))
     assert torch.equal(noise.permute(0, 2, 3, 1).flatten(), row)
     part = torch.empty(4, 6, dtype=dtype)[:, ::2]  # not dense: noise of its own layout
-    assert torch.equal(normal_like(part, seeded(0)), torch.empty(4, 3, dtype=dtype).normal_(
+    assert torch.equal(Backend().noise(part, seeded(0)), torch.empty(4, 3, dtype=dtype).normal_(
         generator=seeded(0)))  # fmt: skip
 
 
 def test_the_noise_advances_from_call_to_call():
     case = BY_NAME["mlp"]
     space = spread(Network.of(case.model(), case.likelihood))
-    first, second = (space.value_and_grad(case.data(), 1.0) for _ in range(2))
+    first, second = (value(space, case.data()) for _ in range(2))
     assert not torch.equal(first, second)
     space.bind(seeded(0))
-    assert torch.equal(space.value_and_grad(case.data(), 1.0), first)
+    assert torch.equal(value(space, case.data()), first)
 
 
 def test_each_member_has_its_spread():
@@ -178,7 +185,7 @@ def test_each_member_has_its_spread():
     std = torch.ones(2, network.layout.size, dtype=torch.float64)
     std[1] = 0
     quiet = spread(network, k=2, std=std)
-    values = torch.stack([quiet.value_and_grad(case.data(), 1.0) for _ in range(5)])
+    values = torch.stack([value(quiet, case.data()) for _ in range(5)])
     assert len(values[:, 0].unique()) == 5
     assert len(values[:, 1].unique()) == 1
 
@@ -198,7 +205,9 @@ class OneMatrixTwice(nn.Module):
 
 
 def local_names(model, **settings):
-    return Workspace(Network.of(model, Gaussian(), **settings), 1, local=True).local_names
+    return Workspace(
+        Network.of(model, Gaussian(), **settings), 1, layers=ActivationNoise()
+    ).local_names
 
 
 def test_only_plain_bayesian_layers_are_swapped():
@@ -251,19 +260,20 @@ def test_batched_layers_draw_and_differentiate_as_vmap_does():
         ).double()  # fmt: skip
     rows = Rows.of([torch.arange(12), torch.arange(8, 20)])
     problem = Problem(model, Gaussian(0.5, learned=True), (x, x[:, 0]), rows=rows)
-    space = problem.workspace(2, local=True)
-    assert space._layers is not None
+    run_by(problem, Machine())
+    space = ActivationNoise().workspace(problem, 2)
+    assert space._members is not None
     assert space.variances is not None
     assert space.variance_grads is not None
     space.weights.normal_(generator=torch.Generator().manual_seed(2))
     space.variances.uniform_(0.01, 0.25, generator=torch.Generator().manual_seed(3))
     space.variances[:, 0] = 0  # a weight without spread
     results = []
-    for layers in (space._layers, None):
-        space._layers = layers
+    for layers in (space._members, None):
+        space._members = layers
         space.bind(torch.Generator().manual_seed(4))
-        value = space.value_and_grad(problem.batch(torch.arange(6).expand(2, -1)), 1.0)
-        results.append((value, space.grads.clone(), space.variance_grads.clone()))
+        found = value(space, problem.batch(torch.arange(6).expand(2, -1)))
+        results.append((found, space.grads.clone(), space.variance_grads.clone()))
     for batched, mapped in zip(*results, strict=True):
         torch.testing.assert_close(batched, mapped)
 
