@@ -1,4 +1,4 @@
-"""How the steps of a run are computed. `fit` decides it once; no engine asks.
+"""The execution of a run: `fit` decides it once; no engine asks.
 
 A function of flat tensors that `kernel` decorates is a definition: it says plainly what is
 computed. `Problem.run(function)(...)` runs it as it stands, compiled, or by a twin in C, whichever
@@ -31,7 +31,7 @@ _REHEARSED = 1000  # parts at most, on the meta device
 
 @dataclass(frozen=True)
 class Traits:
-    """How a definition may be run.
+    """Traits of a definition, by which a backend runs it.
 
     Args:
         twin: name of what may replace it (`fast.twins`); "" for none.
@@ -73,7 +73,7 @@ def kernel(twin: str = "", **traits: bool) -> Callable[[F], F]:
 
 
 def traits_of(function: Callable[..., Any]) -> Traits:
-    """How a function may be run; one that is not decorated is compiled, and has no twin."""
+    """Return the traits of a function; one that is not decorated is compiled, and has no twin."""
     return _TRAITS.get(function, Traits())
 
 
@@ -122,7 +122,7 @@ class Backend:
         return noise
 
     def in_layers(self, precision: Precision) -> "Backend | None":
-        """What runs noise on activations in one step of autograd per layer; None for plain layers.
+        """Return what runs noise on activations in one step of autograd per layer, or None.
 
         Args:
             precision: of the network.
@@ -184,7 +184,7 @@ class Sharing(Protocol):
 
     @property
     def own_noise(self) -> bool:
-        """Whether each process draws weights of its own."""
+        """Return whether each process draws weights of its own."""
 
     def part(self, index: Tensor) -> Tensor:
         """The places, of those of a step, (n,) or (k, n), that this process takes."""
@@ -248,7 +248,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Execution:
-    """How the steps of a run are computed.
+    """Choices for the steps of a run.
 
     Args:
         backend: runs definitions and networks.
@@ -263,7 +263,7 @@ class Execution:
     sharing: Sharing | None = None
 
     def takes_whole(self, n: int) -> bool:
-        """Whether the gradients of n examples are used as autograd makes them: no sum, no bound."""
+        """Return whether n examples go through at once, and their gradients need no sum."""
         most, clip = self.bounds.micro_batch, self.bounds.clip_norm
         return (most is None or n <= most) and clip is None and self.sharing is None
 

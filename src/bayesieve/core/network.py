@@ -207,7 +207,7 @@ class Network:
         return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(rows)])
 
     def is_batchable(self, x: Input) -> bool:
-        """Whether the module runs under `torch.vmap` over its weights; tried once, remembered."""
+        """Return whether the module runs under `torch.vmap` over its weights; tried once."""
         if not self._batched:
             w = torch.zeros(2, self.layout.size, device=self.device, dtype=self.dtype)
             parameters, _ = self.split(w)
@@ -347,7 +347,7 @@ def materialise(network: Network, w: Tensor, buffers: Buffers) -> nn.Module:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether calling a module runs hooks, which may do anything."""
+    """Return whether calling a module runs hooks, which may do anything."""
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 

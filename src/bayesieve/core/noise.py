@@ -423,7 +423,7 @@ class _Convolution:
         return gradients[0], gradients[1]
 
     def covers(self, x: Tensor, weight: Tensor) -> bool:
-        """Whether the kernel is as large as its input: there is one position."""
+        """Return whether the kernel is as large as its input: there is one position."""
         plain = self.groups == 1 and set(self.padding) == {0} and set(self.dilation) == {1}
         return plain and x.shape[1:] == weight.shape[1:]
 
@@ -566,7 +566,7 @@ class LocalLayer(nn.Module):
 
     @property
     def is_linear(self) -> bool:
-        """Whether the layer is a plain matrix."""
+        """Return whether the layer is a plain matrix."""
         return type(self._layer[0]) is nn.Linear
 
     def _linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -308,7 +308,7 @@ def posterior_of(model: Model) -> Posterior:
 
 
 def has_spread(model: Model) -> bool:
-    """Whether draws differ from the mean.
+    """Return whether draws differ from the mean.
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian

@@ -109,7 +109,7 @@ class Problem:
 
     @property
     def likelihood(self) -> Likelihood:
-        """How outputs become densities."""
+        """Likelihood of outputs."""
         return self.network.likelihood
 
     @property
@@ -121,7 +121,7 @@ class Problem:
 
     @property
     def weighted(self) -> bool:
-        """Whether examples count differently."""
+        """Return whether examples count differently."""
         return self.weight is not None or (self.rows is not None and self.rows.weight is not None)
 
     def batch(self, position: Tensor) -> Batch:
@@ -235,7 +235,7 @@ class Problem:
         return space
 
     def run(self, function: F) -> F:
-        """What computes a definition here: the function itself, compiled, or its twin in C."""
+        """Return what computes a definition here: the function, compiled, or its twin in C."""
         return self.execution.backend.run(function)
 
     def value_and_grad(self, w: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -406,7 +406,7 @@ def statistics_names(network: Network) -> tuple[str, ...]:
 
 
 def has_statistics(module: nn.Module) -> bool:
-    """Whether a module keeps running means and variances.
+    """Return whether a module keeps running means and variances.
 
     Example:
         >>> has_statistics(nn.BatchNorm1d(3)), has_statistics(nn.LayerNorm(3))

@@ -46,7 +46,7 @@ class Machine(Backend):
 
     @property
     def dense(self) -> bool:  # type: ignore[override]
-        """Whether layers with noise on activations need contiguous tensors: C does."""
+        """Return whether layers with noise on activations need contiguous tensors: C does."""
         return self.native
 
     def run(self, function: F) -> F:

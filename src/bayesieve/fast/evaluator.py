@@ -182,7 +182,7 @@ class _MirroredLayer:
 
     @property
     def saves(self) -> bool:
-        """Whether there was a product worth saving."""
+        """Return whether there was a product worth saving."""
         return bool(self._twice)
 
     def restore(self) -> None:

@@ -84,7 +84,7 @@ def _remember(variances: Tensor, *tensors: Tensor | None) -> None:
 
 
 def _is_written(variances: Tensor, *tensors: Tensor | None) -> bool:
-    """Whether these tensors are remembered, and torch has not changed them since."""
+    """Return whether these tensors are remembered, and torch has not changed them since."""
     seen, now = _WRITTEN.get(variances, []), [x for x in tensors if x is not None]
     return len(seen) == len(now) and all(
         one() is other and version == other._version
