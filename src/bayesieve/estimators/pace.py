@@ -47,30 +47,20 @@ class Pace:
 
     def callbacks(self, what: str) -> list[Callback]:
         """Callbacks of `fit` for a run: report on it, and end it when the time is over."""
-        watching: list[Callback] = []
-        if self.verbose:
-            watching.append(_Report(f"{self.who}: {what}", self.clock))
-        if self.deadline is not None:
-            watching.append(self._is_over)
-        return watching
+        began, printed = self.clock(), 0
 
-    def _is_over(self, progress: Progress) -> bool:
-        return self.deadline is not None and self.clock() >= self.deadline
+        def report(progress: Progress) -> bool:
+            nonlocal printed
+            part = progress.step / progress.n_steps
+            if int(part * _LINES) > printed:
+                printed = int(part * _LINES)
+                left = (self.clock() - began) * (1 / part - 1)
+                step = f"step {progress.step:,} of {progress.n_steps:,}, {left:.0f} s left"
+                print(f"{self.who}: {what}: {step}", flush=True)
+            return False
 
+        def is_over(progress: Progress) -> bool:
+            return self.deadline is not None and self.clock() >= self.deadline
 
-class _Report:
-    """Prints a line after each tenth of a run."""
-
-    def __init__(self, title: str, clock: Callable[[], float]) -> None:
-        self.title, self.clock, self.began, self.printed = title, clock, clock(), 0
-
-    def __call__(self, progress: Progress) -> bool:
-        part = progress.step / progress.n_steps
-        if int(part * _LINES) > self.printed:
-            self.printed = int(part * _LINES)
-            left = (self.clock() - self.began) * (1 / part - 1)
-            print(
-                f"{self.title}: step {progress.step:,} of {progress.n_steps:,}, {left:.0f} s left",
-                flush=True,
-            )
-        return False
+        asked: dict[Callback, bool] = {report: self.verbose, is_over: self.deadline is not None}
+        return [callback for callback in asked if asked[callback]]

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin, clone
 from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.model_selection import cross_val_predict
 from sklearn.utils import Tags, check_random_state
 from torch import Tensor
 
@@ -161,16 +162,12 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             True
         """
         levels = np.atleast_1d(np.asarray(quantiles, dtype=np.float64))
-        for level in levels:
-            check_fraction(self._who, open_ends=True, quantiles=float(level))
+        check_fraction(self._who, open_ends=True, quantiles=tuple(levels.tolist()))
         mean, std = self._mean_and_std(X)
         found = []
         for q in levels:
-            side = abs(2 * q - 1)
-            if side < 1e-9:  # the middle of the narrowest interval
-                side = 1e-9
-            ends = self._tails.interval(self._family, mean, std, side)
-            found.append(ends[int(q > 0.5)])
+            side = max(abs(2 * q - 1), 1e-9)  # the median is in the narrowest interval
+            found.append(self._tails.interval(self._family, mean, std, side)[int(q > 0.5)])
         return self._shaped(np.asarray(torch.stack(found, -1).numpy()))
 
     def sample_y(
@@ -398,13 +395,10 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
             max_iter=_TREES, learning_rate=0.06, random_state=self._seed()
         )
         order = np.random.default_rng(self._seed()).permutation(len(y))
-        unseen = np.empty(len(y))
-        for start in range(_BASE_FOLDS):
-            held_out = order[start::_BASE_FOLDS]
-            rest = np.setdiff1d(order, held_out)
-            fold_weight = None if weight is None else weight[rest]
-            fitted = clone(trees).fit(X[rest], targets[rest], fold_weight)
-            unseen[held_out] = fitted.predict(X[held_out])
+        held_out = [order[start::_BASE_FOLDS] for start in range(_BASE_FOLDS)]
+        folds = [(np.setdiff1d(order, rows), rows) for rows in held_out]
+        params = None if weight is None else {"sample_weight": weight}
+        unseen = cross_val_predict(trees, X, targets, cv=folds, params=params)
         self.base_model_, self.base_ = trees.fit(X, targets, weight), "boosting"
         return (targets - unseen).reshape(y.shape)
 
