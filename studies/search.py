@@ -21,6 +21,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import write_atomically
+from bayesieve.lock import Lock
 from bayesieve.runs.build import Plan, make_plan
 from bayesieve.runs.config import (
     RunConfig,
@@ -38,7 +39,6 @@ from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.text import note
 from bayesieve.sieve.rules import fewest_kept
 from bayesieve.text import as_percent
-from bayesieve.training.lock import Lock
 
 if TYPE_CHECKING:
     import optuna

@@ -10,10 +10,10 @@ from torch import nn
 from bayesieve import runs
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.errors import DamagedFileError, UsageError
+from bayesieve.lock import LOCK
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.owned import MARKER, OwnedFolder
 from bayesieve.runs.tables import SelectionFolder
-from bayesieve.training.lock import LOCK
 from commands import ok, refused, write_table
 from faults.injectors import RUN, contents, flip
 from studies.comparison.compare import ComparisonFolder

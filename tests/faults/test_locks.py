@@ -10,10 +10,10 @@ import time
 import pytest
 
 import bayesieve as bs
+from bayesieve import lock as locks
 from bayesieve.errors import InUseError
+from bayesieve.lock import LOCK, Lock
 from bayesieve.runs.owned import OwnedFolder
-from bayesieve.training import lock as locks
-from bayesieve.training.lock import LOCK, Lock
 from commands import Forked, as_json, call, forked_command, ok, refused
 from problems import line
 from studies import search

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "src" / "bayesieve"
 BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text(encoding="utf-8"))
 
 # A room imports itself, the ground floor and the rooms named here.
-_GROUND = {"checks", "environment", "errors", "files", "text", "__version__"}
+_GROUND = {"checks", "environment", "errors", "files", "lock", "text", "__version__"}
 _INPUTS = {"data", "nets"}
 _FITTED = {*_INPUTS, "core", "graph", "engines", "fast", "training"}
 _ALL = {*_FITTED, "sieve", "assess", "uncertainty", "deliver"}
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "environment": set(),
     "files": set(),
+    "lock": set(),
     "text": set(),
     "data": set(),
     "nets": set(),

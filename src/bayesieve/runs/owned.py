@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from bayesieve.errors import DamagedFileError, UsageError, damaged
 from bayesieve.files import read_json, sha256, write_atomically
-from bayesieve.training.lock import LOCK, Lock, folder_locked, is_locked_here
+from bayesieve.lock import LOCK, Lock, folder_locked, is_locked_here
 
 MARKER = ".bayesieve.json"
 CHECKPOINTS = "checkpoints/checkpoint-*.safetensors"  # one entry for all: they come and go

@@ -16,8 +16,8 @@ from torch import Tensor
 from bayesieve.core.storage import file_bytes, header_sum, read_tensors
 from bayesieve.errors import DamagedFileError, DataError, damaged
 from bayesieve.files import parse_json, sha256, write_atomically
+from bayesieve.lock import folder_locked
 from bayesieve.training.fingerprint import Fingerprint, data_of, difference, settings_of
-from bayesieve.training.lock import folder_locked
 from bayesieve.training.options import Row
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from bayesieve.engines.variational import adam_step_
 from bayesieve.fast import native, twins
 from bayesieve.fast.backend import Machine, should_run_natively
 from bayesieve.nets import mlp
-from bayesieve.training.fit import fit
+from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from problems import IN_C, no_data, normal, run, run_by, seeded
 
