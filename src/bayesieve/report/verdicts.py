@@ -4,7 +4,7 @@ Every sentence of the headline has a condition that is computed here from the te
 compares two predictions of the same examples. It is
 
     pass           the whole interval of the loss is within the tolerance
-    fail           the loss is above 0 beyond chance, and may be beyond the tolerance
+    fail           the loss is significantly above 0, and may be beyond the tolerance
     within chance  the interval holds 0 and reaches beyond the tolerance: more examples would decide
     not checked    there is nothing to compare with; the words say why
 """
@@ -102,7 +102,7 @@ def compare(
 
 
 def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
-    """Whether the error is not above that of a reference beyond chance."""
+    """Return whether the error is not significantly above that of a reference."""
     pair = [losses_of(one.prediction, data.test) for one in (reference, now)]
     return error_interval(pair[0], pair[1], LEVEL)[0] <= 0
 
@@ -112,7 +112,7 @@ def ranked(runs: Sequence[Json]) -> dict[str, Json]:
 
     Returns:
         order: the runs from the lowest mean loss to the highest, by number. beyond: whether the
-            next run in that order is above each beyond chance. gaps: how far each run is above the
+            next run in that order is significantly above each. gaps: how far each run is above the
             lowest, as `difference` writes it; null for the lowest.
     """
     if len({(run["losses"]["test"], run["task"]) for run in runs}) > 1 or len(runs) < 2:
@@ -180,7 +180,7 @@ def checks_of(
     known: Familiarity | None,
     sieved: Json,
 ) -> list[Json]:
-    """The checks of the first screen: accurate, calibrated, honest, faster, knows strangers.
+    """The checks of the first screen: accurate, calibrated, honest, faster, detects OOD inputs.
 
     Args:
         source: the run.
@@ -247,7 +247,7 @@ def _honest(evaluation: Evaluation, data: DataSet) -> Json:
             f"sure of {100 * float(sure.mean()):.1f} %, right in {100 * float(right.mean()):.1f} %:"
             f" {signed(100 * gap, 1)} points ({signed(100 * low, 1)} to {signed(100 * high, 1)})"
         )
-        name, question, limit = "confidence", "Right as often as it is sure?", _SURE
+        name, question, limit = "confidence", "Is its confidence right?", _SURE
     else:
         n, share = len(losses.targets), float(losses.inside(0.9).mean())
         ends = exact_interval(round(share * n), n, LEVEL)
@@ -284,16 +284,16 @@ def _speed(speedup: Json | None, *, whole: bool) -> Json:
 
 
 def _strangers(known: Familiarity, data: DataSet) -> Json:
-    """Whether made-up strangers look stranger than test inputs."""
+    """Check that generated OOD inputs are less familiar than test inputs."""
     check = strangers_check(known.distance, data.test.x, _STRANGERS, level=LEVEL)
     low, high = check.interval
     kind = "shuffled pixels" if data.test.x.dim() > 2 else "columns moved by 3 standard deviations"
     words = (
-        f"tells {100 * check.sieved:.1f} % of pairs apart ({100 * (1 - high):.1f} to "
-        f"{100 * (1 - low):.1f} %); strangers are test inputs with {kind}"
+        f"AUROC {check.sieved:.3f} ({1 - high:.3f} to {1 - low:.3f}); OOD inputs are test inputs "
+        f"with {kind}"
     )
     verdict = "fail" if low > _STRANGERS else "pass" if high <= _STRANGERS else "within chance"
-    return _check("strangers", "Knows strangers?", verdict, words, difference(check), _STRANGERS)
+    return _check("strangers", "Detects OOD inputs?", verdict, words, difference(check), _STRANGERS)
 
 
 def _check(
@@ -327,14 +327,14 @@ def sentence_of(
     if other is None:
         return f"{told}."
     check = checks[0]
-    end = "the difference is within chance"
+    end = "the difference is not significant"
     if check["beyond_chance"]:
-        end = "it is worse beyond chance" if check["worse_by"] > 0 else "it is better beyond chance"
+        end = f"it is significantly {'worse' if check['worse_by'] > 0 else 'better'}"
     return f"{told}, {other}: {end}."
 
 
 def claims_of(evaluations: Mapping[str, Evaluation], way: str, data: DataSet) -> list[str]:
-    """Sentences about doubt that hold for this run; none where the test examples do not show it."""
+    """Sentences about uncertainty that hold for this run, by the test examples; perhaps none."""
     claims = []
     now = evaluations[way].prediction
     if isinstance(now, ClassPrediction):
@@ -366,7 +366,7 @@ def _points_at_mistakes(
     share, (low, high) = auroc_interval(doubt[wrong], doubt[~wrong], z_of(LEVEL))
     if low <= 0.5:
         return []
-    what = "Its doubt points at its mistakes: it doubts a wrong answer more than a right one"
+    what = "Its uncertainty predicts its mistakes: wrong answers have more entropy than right ones"
     if epistemic:
-        what = "Draws of its weights disagree more about a mistake than about a right answer"
+        what = "Posterior samples disagree more about a mistake than about a right answer"
     return [f"{what} in {100 * share:.0f} % of pairs ({100 * low:.0f} to {100 * high:.0f} %)."]

@@ -63,7 +63,7 @@ def test_two_more_mistakes_of_400_are_within_chance_and_forty_are_not():
         "chance."
     )
     rows = [{"beyond_chance": True, "worse_by": 0.1}]
-    assert sentence_of(forty, rows, dense, "dense").endswith("it is worse beyond chance.")
+    assert sentence_of(forty, rows, dense, "dense").endswith("it is significantly worse.")
     assert sentence_of(forty, rows, None, "dense") == "It makes 60 mistakes on 400 test examples."
 
 
@@ -127,7 +127,7 @@ def test_the_headline_names_one_predictor(source, run):
 
 def test_doubt_is_praised_only_where_it_points_at_mistakes(source):
     found = evaluations(source, QUICK)
-    assert any("points at its mistakes" in text for text in claims_of(found, "after", source.data))
+    assert any("predicts its mistakes" in text for text in claims_of(found, "after", source.data))
     flat, data = classes(0.9, 0.9)  # as sure of mistakes as of the rest
     assert claims_of({"after": flat}, "after", data) == []
     noisy = ClassPrediction(found["after"].prediction.sample_log_probs * 0.2)
@@ -135,7 +135,7 @@ def test_doubt_is_praised_only_where_it_points_at_mistakes(source):
     worse = {**found, "sampled": Evaluation(found["after"].numbers, noisy)}
     claims = claims_of(worse, "after", source.data)
     assert any("Averaging over draws makes the NLL worse" in text for text in claims)
-    assert not any("Draws of its weights" in text for text in claims)
+    assert not any("Posterior samples disagree" in text for text in claims)
 
 
 def test_the_checks_are_the_exit_code(run):

@@ -117,7 +117,7 @@ function riskPanel(run) {
   const real = run.task === "regression";
   return panel({
     title: "If it may refuse", name: run.name + "-risk-coverage",
-    caption: (real ? "Mean absolute error" : "Error") + " among the examples it is most sure about. The further left the curve stays low, the better its doubt points at its mistakes.",
+    caption: (real ? "Mean absolute error" : "Error") + " among the most certain examples. A curve that stays low to the left means that uncertainty predicts mistakes.",
     data: () => ({
       header: ["way", "coverage", "risk"],
       rows: ways.flatMap(([way, { risk_coverage: item }]) => item.coverage.map((c, i) => [way, c, item.risk[i]])),

@@ -1,4 +1,4 @@
-// Test examples one by one: those it is surest of, those it doubts, and those it gets wrong.
+// Test examples one by one: the most and the least certain, and the mistakes.
 
 const ROW_COLUMNS = 4; // columns of a table shown beside an answer
 const MOST_ROWS = 5; // the rest is in the data to download
@@ -17,17 +17,17 @@ function within(x, y, corners) {
 function examplePanels(run, onPick) {
   const real = run.task === "regression";
   const wrong = real
-    ? ["Furthest off", "Targets furthest from the predicted mean, in predicted standard deviations: what it did not see coming."]
-    : [`Confident mistakes (${count(run.examples.n_wrong)} wrong in all)`, "The wrong answers it was surest of."];
+    ? ["Furthest off", "Targets furthest from the predicted mean, in predicted standard deviations."]
+    : [`Confident mistakes (${count(run.examples.n_wrong)} wrong in all)`, "The wrong answers with the highest confidence."];
   const hint = run.network ? " A click puts an example into the network." : "";
   return [
     examplePanel(run, "wrong", wrong[0], wrong[1] + hint, onPick),
-    examplePanel(run, "least", "Least certain", real ? "Where its intervals are widest." : "Where it doubts most.", onPick),
-    examplePanel(run, "most", "Most certain", real ? "Where its intervals are narrowest." : "Where it doubts least.", onPick),
+    examplePanel(run, "least", "Least certain", real ? "Where its intervals are widest." : "Where its entropy is highest.", onPick),
+    examplePanel(run, "most", "Most certain", real ? "Where its intervals are narrowest." : "Where its entropy is lowest.", onPick),
   ];
 }
 
-// Every test example as a dot: how sure the network is against how familiar the input, or how much it doubts.
+// Every test example as a dot: confidence against familiarity of the input, or entropy.
 function mapPanel(run, onPick) {
   const map = run.map;
   if (!map) return null;
@@ -60,11 +60,11 @@ function mapPanel(run, onPick) {
     announce(text);
   };
   const chart = lines({
-    label: "Map of doubt", height: 280,
+    label: "Map of uncertainty", height: 280,
     series: [["right", "c0", true], ["wrong", "c1", false]].map(([name, kind, is]) => ({ name, kind, bare: true, dots: true, cross: !is, points: dots.filter((dot) => right(dot[3]) === is) })),
     x: { low: Math.min(...map.sure, 0.99) - 0.02, high: 1.01, label: "confidence", format: (v) => Math.round(100 * v) + " %" },
     y: map.familiarity ? { low: 0, high: 1.02, label: "familiarity of the input", format: (v) => Math.round(100 * v) + " %" }
-      : { low: 0, high: Math.max(...map.doubt, 0.1) * 1.05, label: "doubt, nats" },
+      : { low: 0, high: Math.max(...map.doubt, 0.1) * 1.05, label: "entropy, nats" },
     marks: ({ root, group, px, py }) => {
       if (!n) return;
       root.style.cursor = "crosshair";
@@ -96,8 +96,8 @@ function mapPanel(run, onPick) {
   });
   const step = (text, by) => el("button", { type: "button", class: "button", onclick: () => show((at + by + n) % n) }, text);
   return panel({
-    title: "Map of doubt", name: run.name + "-map", wide: true,
-    caption: `A dot per test example. Lower dots are less like the training data; dots to the left are less sure.${n ? ` The ${count(n)} larger ones have their input in the page: click one, or draw a line around some to see them together.` : ""}`,
+    title: "Map of uncertainty", name: run.name + "-map", wide: true,
+    caption: `A dot per test example. Lower dots are less like the training data; dots to the left are less confident.${n ? ` The ${count(n)} larger ones have their input in the page: click one, or draw a line around some to see them together.` : ""}`,
     data: () => ({ header: ["test example", "confidence", "entropy", "familiarity", "label", "said"], rows: map.index.map((index, i) => [index, map.sure[i], map.doubt[i], map.familiarity && map.familiarity[i], names[map.label[i]], names[map.said[i]]]) }),
     body: [chart, n ? el("div", { class: "buttons" }, step("Previous dot", -1), step("Next dot", 1)) : null, place],
   });

@@ -1,4 +1,4 @@
-// Familiarity of an input: the share of held-out training examples that are at least as strange.
+// Familiarity of an input, an OOD score: the share of held-out training examples at least as unfamiliar.
 // The formulas and names are those of bayesieve/uncertainty/familiarity.py.
 
 function loadFamiliarity(json) {
@@ -66,14 +66,14 @@ function familiarityOf(known, input) {
 
 const UNUSUAL = 0.05, STRANGE = 0.01; // familiarity below which an input is unusual, and is not answered
 
-// How strange the input is, as a dial from familiar to unlike everything, with the mark from which it should not answer.
+// A bar from familiar to unlike everything, with the mark from which inputs are not answered.
 function familiarityDial(share) {
   const strange = share < STRANGE, unlike = 1 - share;
   const mark = el("span", { class: "limit" });
   mark.style.left = 100 * (1 - STRANGE) + "%";
   const dial = track(unlike, strange ? "far" : "");
   dial.append(mark);
-  const words = share < UNUSUAL ? `${strange ? "Unlike" : "Unusual: unlike"} ${percent(unlike, strange ? 1 : 0)} of what it knows.` : `Familiar: ${percent(share, 0)} of what it knows is at least as strange.`;
+  const words = share < UNUSUAL ? `${strange ? "Unlike" : "Unusual: unlike"} ${percent(unlike, strange ? 1 : 0)} of the training data.` : `Familiar: ${percent(share, 0)} of the training data is at least as unusual.`;
   return el("div", { class: "dial" + (strange ? " strange" : ""), id: "familiarity", "data-share": share.toFixed(6) }, el("span", {}, words), dial);
 }
 

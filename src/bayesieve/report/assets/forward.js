@@ -160,7 +160,7 @@ function missingEntropy(draws, drawn) {
   return Math.max(0, (n - 1) * (entropy(mean) - without.reduce((a, b) => a + b, 0) / n));
 }
 
-// Class probabilities of the mean weights and of every draw, and the doubt in them, in nats.
+// Class probabilities of the mean weights and of every draw, and their uncertainty, in nats.
 function classify(network, input, cut = 0) {
   const at = (member) => probabilities(forward(network, input, member, cut), network.output);
   const mean = at(0);

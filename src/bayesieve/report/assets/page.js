@@ -22,9 +22,9 @@ function runSections(run) {
   const node = el("div", { id: "run" },
     heroSection(run),
     section("sieve", "Move the threshold", "Every position of the slider is a network of its own, tested on all test examples. Numbers, zeros and the network to try follow it; summary and trust do not: they are about the network as it is.", el("div", { class: "grid" }, curvePanel(run, view))),
-    section("try", "Try it", run.network ? "The network is in this page: change what it sees, and watch its answer and its doubt." : null, el("div", { class: "grid" }, play.node)),
+    section("try", "Try it", run.network ? "The network is in this page: change what it sees, and watch its prediction and its uncertainty." : null, el("div", { class: "grid" }, play.node)),
     section("left", "What is left", "Layer by layer, what the data called for.", el("div", { class: "grid" }, maskPanel(run, view), el("div", { class: "stack" }, layerTable(run), stayPanel(run)), inclusionPanel(run))),
-    section("trust", "Can it be trusted?", "Confidence, doubt, and the examples behind them, of the network as it is: this section does not follow the slider.",
+    section("trust", "Can it be trusted?", "Confidence, uncertainty, and the examples behind them, of the network as it is: this section does not follow the slider.",
       el("div", { class: "grid three" }, present(certificatePanel(run), waysPanel(run), reliabilityPanel(run), riskPanel(run), confusionPanel(run), fitPanel(run), rankPanel(run), mapPanel(run, pick), examples))),
     looks.length ? section("looks", "What it looks at", null, el("div", { class: "grid" }, looks)) : null,
     section("training", "How it was trained", null, el("div", { class: "grid three" }, present(chainPanel(run), trainingPanels(run)))),
@@ -32,7 +32,7 @@ function runSections(run) {
   return { node, view, pick: play.pick };
 }
 
-// The runs from the lowest loss to the highest, "<" only where the next is above beyond chance; null where they cannot be compared.
+// The runs from the lowest loss to the highest, "<" only where the next is significantly above; null where they cannot be compared.
 function ranking(runs, key, name) {
   if (!DATA.ranked[key]) return null;
   const { order, beyond } = DATA.ranked[key];
@@ -65,7 +65,7 @@ function comparison(runs, choose) {
     const note = (i) => {
       if (!paired || paired.gaps[i] === null) return null;
       const { worse_by: difference, interval } = paired.gaps[i], chance = interval[0] <= 0;
-      return { chance, text: `${chance ? "within chance: " : ""}+${(scale * difference).toFixed(digits)} (${interval.map((v) => (scale * v).toFixed(digits)).join(" to ").replace(/-/g, "−")})` };
+      return { chance, text: `${chance ? "not significant: " : ""}+${(scale * difference).toFixed(digits)} (${interval.map((v) => (scale * v).toFixed(digits)).join(" to ").replace(/-/g, "−")})` };
     };
     return el("tr", {}, el("th", { scope: "row" }, words(name)), items.map((item, i) => (item === undefined || item === null
       ? el("td", {}, "–") : cell(item, format(item), paired ? paired.order[0] === i && alone : top !== null && item === top, note(i)))));
@@ -73,9 +73,9 @@ function comparison(runs, choose) {
   const tasks = new Set(runs.map((run) => run.task));
   const ranks = tasks.size === 1 ? [ranking(runs, "error", real ? "RMSE" : "error"), ranking(runs, "nll", "NLL")].filter(Boolean) : [];
   const table = panel({
-    title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with the way to predict under its name. Of runs on the same test examples each error has its paired difference to the lowest with the interval of 95 %; the lowest is bold only where it is below every other beyond chance.",
+    title: "Side by side", name: "runs", wide: true, caption: "On the test set of each run, with the way to predict under its name. Of runs on the same test examples each error has its paired difference to the lowest with the interval of 95 %; the lowest is bold only where it is significantly below every other.",
     data: () => ({ header: ["", ...runs.map((run) => run.name)], rows: rows.map(([name, value]) => [name, ...runs.map(value)]) }),
-    body: [ranks.length ? el("p", { class: "ranking" }, words(ranks.join(" ")), " ≈ is within chance of its neighbour, < beyond it.") : null, scroll("Side by side", el("table", { id: "compare" },
+    body: [ranks.length ? el("p", { class: "ranking" }, words(ranks.join(" ")), " < is a significant difference (95 %), ≈ is not.") : null, scroll("Side by side", el("table", { id: "compare" },
       el("thead", {}, el("tr", {}, el("td", {}), runs.map((run) => el("th", { scope: "col" }, el("b", {}, run.name), el("small", {}, words(`${run.setup}; ${run.headline.predictor}`)))))), el("tbody", {}, body)))],
   });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Runs" }, runs.map((run, i) => el("button", {

@@ -1,4 +1,4 @@
-// The network itself: draw or set an input, and see its answer with both kinds of doubt.
+// The network itself: draw or set an input, and see its answer with aleatoric and epistemic uncertainty.
 
 function playSection(run, view) {
   if (!run.network) {
@@ -207,10 +207,10 @@ function tableInput(run, set) {
   };
 }
 
-// What it says: the answer, or that it would rather not answer, and what it would say if it must.
+// The answer, or that the input is out of distribution, with the prediction it would make.
 function spoken(strange, answer, sure) {
   if (!strange) return el("p", { class: "answer" }, answer, " ", el("small", {}, sure));
-  return el("p", { class: "answer abstains" }, "It has not seen such a thing and would rather not answer. ", el("small", {}, `If it must: ${answer} ${sure}.`));
+  return el("p", { class: "answer abstains" }, "Unlike the training data: no answer. ", el("small", {}, `The network alone would predict ${answer} ${sure}.`));
 }
 
 function classAnswer(run, network, input, cut, strange) {
@@ -238,7 +238,7 @@ function classAnswer(run, network, input, cut, strange) {
     return root;
   });
   const doubt = item.epistemic === null
-    ? el("p", { class: "caption" }, `Uncertainty ${nats(run, "entropy", item.total)}. This model has no spread of weights, so none of it can be told apart.`)
+    ? el("p", { class: "caption" }, `Uncertainty ${nats(run, "entropy", item.total)}. This model has no spread of weights, so it cannot be split.`)
     : doubtBar(run, item.total, item.epistemic, Math.log(names.length), strange);
   return el("div", { "data-class": names[best], "data-probs": item.probs.map((p) => p.toFixed(6)).join(" ") },
     spoken(strange, names[best], `with ${percent(item.probs[best], 1)}`), chart, doubt);
@@ -250,14 +250,14 @@ function nats(run, key, value) {
   return `${number(value, 3)} nats` + (quantiles ? `, more than ${percent(shareBelow(quantiles, value), 0)} of test examples` : "");
 }
 
-// Total uncertainty split into noise of the data and doubt about the weights. Outside the data there is no noise of the data to speak of.
+// Total uncertainty, split into aleatoric and epistemic. Out of distribution there is no aleatoric part.
 function doubtBar(run, total, epistemic, most, strange) {
   const noise = Math.max(0, total - epistemic);
-  const doubt = [el("span", {}, "doubt about the weights"), track(epistemic / most), el("span", { id: "epistemic" }, nats(run, "epistemic", epistemic))];
+  const doubt = [el("span", {}, "epistemic uncertainty"), track(epistemic / most), el("span", { id: "epistemic" }, nats(run, "epistemic", epistemic))];
   if (strange) {
     return el("div", { class: "rank" }, el("span", {}, "uncertainty of the answer"), track(total / most), el("span", {}, nats(run, "entropy", total)), doubt);
   }
-  return el("div", { class: "rank" }, el("span", {}, "noise of the data"), track(noise / most), el("span", {}, number(noise, 3) + " nats"), doubt);
+  return el("div", { class: "rank" }, el("span", {}, "aleatoric uncertainty"), track(noise / most), el("span", {}, number(noise, 3) + " nats"), doubt);
 }
 
 function realAnswer(run, network, input, cut, strange) {
@@ -286,5 +286,5 @@ function realAnswer(run, network, input, cut, strange) {
   return el("div", { "data-mean": mean },
     spoken(strange, number(mean), `± ${number(std, 3)}; 90 % between ${number(mean - half, 3)} and ${number(mean + half, 3)}`),
     chart,
-    el("div", { class: "rank" }, line(strange ? "noise, as if it were data" : "noise of the data", noise), item.epistemic === null ? [] : line("doubt about the weights", doubt, "epistemic")));
+    el("div", { class: "rank" }, line(strange ? "aleatoric, as if it were data" : "aleatoric uncertainty", noise), item.epistemic === null ? [] : line("epistemic uncertainty", doubt, "epistemic")));
 }

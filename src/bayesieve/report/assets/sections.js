@@ -32,7 +32,7 @@ function card(what, now, was, change, about) {
 // A measured difference: coloured only where its interval is without 0.
 function measured(check, text) {
   if (!check || check.interval === null) return null;
-  if (!check.beyond_chance) return el("span", { class: "chance" }, `${text}, within chance`);
+  if (!check.beyond_chance) return el("span", { class: "chance" }, `${text}, not significant`);
   return el("span", { class: check.worse_by < 0 ? "gain" : "loss" }, text);
 }
 
@@ -49,7 +49,7 @@ function verdictStrip(run) {
   return el("ul", { class: "verdicts", "aria-label": "Checks" }, run.checks.map((row) => el("li", {
     class: "verdict " + row.verdict.replace(" ", "-"), "data-check": row.name, "data-verdict": row.verdict,
   }, el("span", { class: "question" }, row.question),
-  el("b", {}, el("span", { class: "mark", "aria-hidden": "true" }, MARKS[row.verdict]), row.verdict),
+  el("b", {}, el("span", { class: "mark", "aria-hidden": "true" }, MARKS[row.verdict]), row.verdict === "within chance" ? "undecided" : row.verdict),
   el("span", { class: "words" }, bound(row.words)))));
 }
 
@@ -102,7 +102,7 @@ function timeWords(run) {
   return `Time: both networks in ${where}, in turns on one processor core.${speedup.busy ? " The machine was busy." : ""} `;
 }
 
-// The ways to predict, one row each; a number is bold where it is better than the headline's beyond chance. Then answers without a network.
+// The ways to predict, one row each; a number is bold where it is significantly better than the headline's. Then answers without a network.
 function waysPanel(run) {
   const { before, after, sampled, way, differences, baselines } = run.headline;
   const rows = [["before", before.name, before.quality], ["after", "mean weights", after.quality], ["sampled", sampled && `average of ${sampled.draws} draws`, sampled],
@@ -115,12 +115,12 @@ function waysPanel(run) {
     if (value === undefined || value === null) return el("td", {}, "–");
     const gap = name === way ? null : (differences[name] || {})[key];
     const mark = !gap ? "" : gap.beyond_chance ? (gap.worse_by < 0 ? "best" : "") : "chance";
-    const text = !gap ? null : gap.beyond_chance ? (gap.worse_by < 0 ? "better" : "worse") : "within chance";
+    const text = !gap ? null : gap.beyond_chance ? (gap.worse_by < 0 ? "better" : "worse") : "not significant";
     return el("td", { class: mark }, format(value), text ? el("small", {}, text) : null);
   };
   return panel({
     title: "Ways to predict", name: run.name + "-ways", wide: true,
-    caption: `The headline is about the ${run.headline.predictor}. The others are compared with it on the same test examples; bold is better and grey is within chance (95 %). Below are answers that need no network.`,
+    caption: `The headline is about the ${run.headline.predictor}. The others are compared with it on the same test examples; bold is better and gray is not significant (95 %). Below are answers that need no network.`,
     data: () => ({ header: ["", ...keys.map(([, text]) => text)], rows: rows.map(([, name, item]) => [name, ...keys.map(([key]) => item[key])]) }),
     body: scroll("Ways to predict", el("table", { class: "ways" },
       el("thead", {}, el("tr", {}, el("td", {}), keys.map(([, text]) => el("th", { scope: "col" }, words(text))))),
@@ -266,18 +266,19 @@ function explained(text, meaning) {
 const WORDS = [
   ["zeros", "parameters that are exactly 0, biases counted, as a share of all."],
   ["error", "share of test examples classified wrongly."],
-  ["NLL", "negative log-likelihood: how surprised the network is by the truth, in nats per example. Confident mistakes cost most."],
+  ["NLL", "negative log-likelihood of the true labels, in nats per example. Confident mistakes cost most."],
   ["ECE", "expected calibration error: the gap between confidence and accuracy, averaged over bins of confidence."],
-  ["size of the weights", "bytes of the kept weights and their places as a bundle stores them, after whole units were cut out. A bundle adds its graph, card and checksums."],
+  ["size of the weights", "bytes of the kept weights and their indices as a bundle stores them, after structured pruning. A bundle adds its graph, card and checksums."],
   ["multiply-adds", "of one example in the compacted network, zeros between kept weights included."],
   ["time", "processor time of 64 examples on one thread of the machine that made this page, median of 15 turns. Both networks run in bayesieve's runtime (`bayesieve.deliver.runtime.as_runtime`), which skips zeros where that is faster, or both in torch where the runtime cannot take them. Less than a tenth apart is about the same."],
-  ["within chance", "the interval of a difference holds 0: other test examples could turn it around."],
-  ["epistemic", "doubt about the weights: how much the draws of the posterior disagree. More data can reduce it. A prior weighed less than 1 makes it smaller, as more data would."],
-  ["aleatoric", "noise of the data: what the draws agree is uncertain. More data cannot reduce it."],
+  ["not significant", "the 95 % interval of a difference contains 0."],
+  ["undecided", "the interval contains both no difference and more than the tolerance: more test examples would decide."],
+  ["epistemic", "uncertainty about the weights: how much posterior samples disagree. More data reduce it, and so does a KL weight below 1."],
+  ["aleatoric", "noise of the data: the uncertainty that posterior samples agree on. More data do not reduce it."],
   ["signal to noise", "size of a weight's mean over its standard deviation (`--score snr`)."],
   ["RMSE", "root mean squared error, in the unit of the target."],
   ["nats", "units of information, by natural logarithms: one nat is 1.44 bits."],
-  ["kl", "weight of the prior against the data (`--kl`); 1 is Bayes' rule, less makes the doubt about the weights that of more data."],
+  ["kl", "KL weight (`--kl`); 1 is Bayes' rule, below 1 the posterior behaves as if there were more data."],
   ["snr", "signal to noise: size of a weight's mean over its standard deviation."],
   ["φ", "importance of an input: inclusion probabilities on the paths from it to the answer, 0 for the least and 1 for the most."],
   ["R̂", "agreement of chains, and of their halves: 1 is agreement, above 1.2 they have not mixed."],

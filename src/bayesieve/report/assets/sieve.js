@@ -23,7 +23,7 @@ function makeView(run) {
   return view;
 }
 
-// The last position up to which the error is within chance of the reference; -1 if not even the first is.
+// The last position whose error is not significantly above the reference; -1 if not even the first is.
 function safeUntil(points) {
   const first = points.findIndex((p) => !p.safe);
   return (first < 0 ? points.length : first) - 1;
@@ -64,7 +64,7 @@ function dock(run, view, axis) {
   });
   rail.addEventListener("pointermove", (event) => { if (event.buttons) follow(event); });
   view.listen((cut) => {
-    const p = pointAt(run, cut), chance = cut < 0 || p.safe ? "" : " · beyond chance";
+    const p = pointAt(run, cut), chance = cut < 0 || p.safe ? "" : " · significantly worse";
     range.value = cut;
     range.setAttribute("aria-valuetext", `${percent(p.zeros)} zeros`);
     thumb.style.left = (100 * at.get(cut)).toFixed(2) + "%";
@@ -138,11 +138,11 @@ function curvePanel(run, view) {
           shape("text", { class: "halo", x: box.left + 6, y: v - 6, style: null }, `${run.headline.before.name}: ${showQuality(run, before[key])}`),
         );
       }
-      // The safe zone: positions whose error is within chance of the reference.
+      // The safe zone: positions whose error is not significantly above the reference.
       if (safe >= 0) {
         const [from, to] = [px(keptShare(points[0])), px(keptShare(points[safe]))];
         group.prepend(shape("rect", { class: "safe", x: from - 6, width: to - from + 12, y: box.top, height: box.bottom - box.top }));
-        group.append(shape("text", { class: "halo", x: from, y: box.top + 14 }, before ? `within chance of ${run.headline.before.name}` : "within chance of this network"));
+        group.append(shape("text", { class: "halo", x: from, y: box.top + 14 }, before ? `not significantly worse than ${run.headline.before.name}` : "not significantly worse than this network"));
       }
       const line = shape("line", { y1: box.top, y2: box.bottom, stroke: "var(--ink)", "stroke-width": 1 });
       const dot = shape("circle", { r: 7, fill: "var(--blue)", stroke: "var(--card)", "stroke-width": 2 });

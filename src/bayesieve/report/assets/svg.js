@@ -220,7 +220,7 @@ function color(index) {
   return `var(--${["blue", "vermilion", "green", "orange", "purple", "sky"][index % 6]})`;
 }
 
-// One pattern per colour, so that lines are told apart in grey too; kind: "c0" to "c5".
+// One pattern per colour, so that lines are distinct in gray too; kind: "c0" to "c5".
 const DASHES = { c1: "7 3", c2: "2 3", c3: "9 3 2 3", c4: "12 3", c5: "5 2 2 2 2 2" };
 
 // names: [name, kind, mark]; mark "line" unless it is "dot" or "cross".
