@@ -341,7 +341,7 @@ def column_of_input(entries: Sequence[Entry]) -> list[int]:
 
 
 def switches(entries: Sequence[Entry]) -> NDArray[np.bool_]:
-    """Which inputs are 0 or 1, (q,): levels, and those that say that a value is missing.
+    """Mark inputs that are 0 or 1, (q,): levels, and indicators of missing values.
 
     They are not standardised: that would make an input of 30 of a level with a thousandth of the
     rows, and its weights would be too small for their prior.

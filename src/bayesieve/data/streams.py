@@ -128,7 +128,7 @@ class Stream:
 
     @property
     def repositionable(self) -> bool:
-        """Whether a run goes on at any step without reading what comes before it."""
+        """True where a run resumes at any step without reading the earlier ones."""
         return self._rows is not None
 
     def steps(
@@ -297,7 +297,7 @@ def _count(source: Rows | Loader, n_data: int | None) -> int:
 
 
 def _has_plain_order(loader: Loader) -> bool:
-    """Whether a loader reads a map-style data set in order, or shuffled: an order we can make."""
+    """Tell whether a loader reads a map-style data set in order or shuffled: orders we can make."""
     sampler, plain = loader.sampler, type(loader.batch_sampler) is BatchSampler
     if not plain or isinstance(loader.dataset, IterableDataset):
         return False

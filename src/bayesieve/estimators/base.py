@@ -138,7 +138,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _row_weights(self, y: Tensor, sample_weight: FloatArray | None) -> FloatArray | None:
-        """How much each row counts: sample weights, times class weights where there are any."""
+        """Weight of each row: its sample weight, times the weight of its class if there is one."""
         return sample_weight
 
     def _without_base(
@@ -303,7 +303,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
     # Conformal calibration.
 
     def _conformal_kind(self, n_rows: int) -> Literal["cv+", "split"] | None:
-        """How scores are made on so many rows; None where they are not asked for."""
+        """Choose how scores are made on so many rows; None where they are not asked for."""
         if self.conformal is False:
             return None
         if self.conformal is not True:
@@ -345,13 +345,13 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
         return with_unknown_levels(predicted(numbers), numbers, self.encoding_, predicted)
 
     def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Share of held-out rows that are at least as strange as each row, (n,).
+        """OOD score, (n,): the share of held-out rows that are at least as unusual as each row.
 
-        1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
+        It is a conformal p-value. 1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
         all of them come near 0, and the prediction is a guess there.
         """
         values = self._numbers(X)
-        scale = replace(self.x_scale_, limit=np.inf)  # farther out is stranger, as in deliveries
+        scale = replace(self.x_scale_, limit=np.inf)  # as in deliveries
         x = scale.apply(values)
         if self.familiarity_ is None:
             raise ValueError(f"{self._who}: familiarity needs at least 20 rows in fit.")
@@ -366,7 +366,7 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
     def partial_dependence(
         self, X: ArrayLike, column: str | int, *, points: int = 20, level: float = 0.9
     ) -> tuple[Array, Dependence]:
-        """How predictions depend on a column, with the band of `level` of the posterior draws.
+        """Mean prediction over the values of a column, with a band of `level` of posterior samples.
 
         Args:
             X: rows over which predictions are averaged, (n, p); those of `fit`, say.

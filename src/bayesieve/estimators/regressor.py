@@ -122,7 +122,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
     def predict_uncertainty(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Standard deviations of the noise and of what more rows could tell, as `predict`.
 
-        The second is the doubt of 1 / `kl_` times the rows; with kl=1 it is Bayes' rule.
+        The second is that of 1 / `kl_` times as many rows; with kl=1 it is Bayes' rule.
         """
         _, aleatoric, epistemic = self._moments(X)
         return self._shaped(aleatoric), self._shaped(epistemic)
@@ -182,7 +182,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
         return self._shaped(drawn)
 
     def sample(self, X: ArrayLike, n: int = 1, random_state: Seed = 0) -> NDArray[np.float64]:
-        """As `sample_y`: n draws of the target of each row."""
+        """Draw n targets for each row; see `sample_y`."""
         return self.sample_y(X, n, random_state)
 
     def log_likelihood(self, X: ArrayLike, y: ArrayLike) -> float:
@@ -241,7 +241,7 @@ class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
 
     @property
     def _tails(self) -> Tails:
-        """Of what is delivered; the factor is in the networks already."""
+        """Tails of the delivered density; the noise factor is in the networks already."""
         return Tails(df=getattr(self, "degrees_of_freedom_", None))  # old pickles have none
 
     def _shaped(self, values: FloatArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Which columns of a table matter: a selector for pipelines."""
+"""Selection of the columns of a table that matter, for pipelines."""
 
 from dataclasses import dataclass, replace
 from typing import Literal

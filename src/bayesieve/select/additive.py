@@ -67,13 +67,13 @@ class HingeBasis(nn.Module):
         self.register_buffer("transform", _orthonormal(raw - center).to(x.dtype))  # (D, K, K)
 
     def forward(self, x: Tensor) -> Tensor:
-        """All functions of all inputs, those of one input side by side."""
+        """Compute all functions of all inputs; functions of one input are side by side."""
         centred = self._functions(x) - self.center
         return torch.einsum("ndk,dkm->ndm", centred, self.transform).flatten(1)
 
     @property
     def present(self) -> Tensor:
-        """Which functions of which inputs are not 0 everywhere, (D, K)."""
+        """Mark functions that are not 0 everywhere, (D, K)."""
         return (self.transform != 0).any(1)
 
     def _functions(self, x: Tensor) -> Tensor:

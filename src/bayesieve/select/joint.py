@@ -243,7 +243,7 @@ def _distinct(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Columns:
-    """Which distinct inputs make each of the G columns: mostly one.
+    """Map from each of the G columns to its distinct inputs: mostly one.
 
     Args:
         place: (D,), the distinct input that each input is.
