@@ -59,8 +59,8 @@ def test_two_more_mistakes_of_400_are_within_chance_and_forty_are_not():
     assert verdict_of(far.interval, far.tolerance) == "fail"
     rows = [{"beyond_chance": False, "worse_by": 0.005}]
     assert sentence_of(two, rows, dense, "dense") == (
-        "It makes 22 mistakes on 400 test examples, the dense network 20: the difference is within "
-        "chance."
+        "It makes 22 mistakes on 400 test examples, the dense network 20: the difference is not "
+        "significant."
     )
     rows = [{"beyond_chance": True, "worse_by": 0.1}]
     assert sentence_of(forty, rows, dense, "dense").endswith("it is significantly worse.")
