@@ -347,8 +347,8 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
     def familiarity(self, X: ArrayLike) -> NDArray[np.float64]:
         """OOD score, (n,): the share of held-out rows that are at least as unusual as each row.
 
-        It is a conformal p-value. 1 is ordinary. Of new rows like those of `fit` about 5 % have less than .05; rows unlike
-        all of them come near 0, and the prediction is a guess there.
+        It is a conformal p-value: 1 is ordinary, and about 5 % of new rows like those of `fit` have
+        less than .05. Rows unlike all of them are near 0; predictions are a guess there.
         """
         values = self._numbers(X)
         scale = replace(self.x_scale_, limit=np.inf)  # as in deliveries
