@@ -12,6 +12,7 @@ from PIL import Image
 from bayesieve.assess import figures
 from bayesieve.assess.figures import quality, style
 from bayesieve.assess.metrics import ReliabilityBins
+from bayesieve.assess.paired import groups_of
 
 BINS = ReliabilityBins((0.0, 0.3, 0.8), (0.0, 0.2, 0.7), (0, 4, 6), (0.0, 0.2, 0.5, 1.0))
 EVEN = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (4, 6), (0.0, 0.5, 1.0))
@@ -140,6 +141,11 @@ def test_reliability_takes_bins_together_until_each_has_enough_examples() -> Non
 def _curves(axes):
     """The labelled lines: neither the diagonal nor the bars of the intervals."""
     return [line for line in axes.lines if not line.get_label().startswith("_")]
+
+
+def test_ten_examples_are_enough_for_a_point() -> None:
+    bins = ReliabilityBins((0.3, 0.8), (0.2, 0.7), (10, 10), (0.0, 0.5, 1.0))
+    assert [group.n for group in groups_of(bins)] == [10, 10]
 
 
 def test_a_small_test_set_still_has_a_reliability_curve() -> None:

@@ -17,7 +17,6 @@ from bayesieve.deliver.runtime.kernels import (
     ACTIVATIONS,
     Affine,
     CompiledLayers,
-    KernelUnavailableError,
     by_input,
     by_output,
 )
@@ -28,24 +27,7 @@ from problems import normal32, seeded
 SIZES = (1, 2, 4, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 83, 130)  # around every border
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(runtime, "_ROUNDS", 1)
-
-
-@pytest.fixture
-def uncompiled(monkeypatch):
-    def missing():
-        raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
-
-    monkeypatch.setattr(runtime, "library", missing)
-
-
-def needs_compiler():
-    try:
-        kernels.library()
-    except KernelUnavailableError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def sparse_mlp(widths=(20, 30, 12, 3), activation=nn.ReLU, density=0.1, seed=0):
@@ -75,8 +57,7 @@ def relative(actual, wanted):
 
 @pytest.mark.parametrize("density", [0.0, 0.05, 0.5, 1.0])
 @pytest.mark.parametrize("zeros", [0.0, 0.3, 0.9])
-def test_the_kernel_equals_dense_products_at_every_batch_size(density, zeros):
-    needs_compiler()
+def test_the_kernel_equals_dense_products_at_every_batch_size(density, zeros, compiler):
     generator = np.random.default_rng(0)
     shapes = [(33, 20), (40, 33), (3, 40)]
     dense = [generator.standard_normal(s) * (generator.random(s) < density) for s in shapes]
@@ -97,8 +78,7 @@ def test_the_kernel_equals_dense_products_at_every_batch_size(density, zeros):
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (17, 5), (5, 129), (150, 260), (37, 401)])
 @pytest.mark.parametrize("density", [0.02, 0.12, 0.5])
-def test_tiles_groups_and_fours_on_odd_sizes(shape, density):
-    needs_compiler()
+def test_tiles_groups_and_fours_on_odd_sizes(shape, density, compiler):
     generator = np.random.default_rng(1)
     weight = (generator.standard_normal(shape) * (generator.random(shape) < density)).astype("f4")
     weight[::3] = 0  # outputs without a weight
@@ -174,8 +154,7 @@ def test_weights_by_input_are_all_there(shape, density, group):
 
 
 @pytest.mark.parametrize("n_out", [1, 2, 3, 10])
-def test_outputs_with_very_different_numbers_of_weights(n_out):
-    needs_compiler()
+def test_outputs_with_very_different_numbers_of_weights(n_out, compiler):
     weight = random_weight(n_out, 300, 1.0)
     for row, kept in enumerate((300, 1, 0, 7, 150, 2, 299, 40, 3, 5)[:n_out]):
         weight[row, kept:] = 0
@@ -187,8 +166,7 @@ def test_outputs_with_very_different_numbers_of_weights(n_out):
         assert np.abs(compiled(x[:n]) - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
-def test_inputs_of_zeros_and_columns_without_weights():
-    needs_compiler()
+def test_inputs_of_zeros_and_columns_without_weights(compiler):
     first, second = random_weight(40, 100, 0.2), random_weight(10, 40, 0.5, seed=2)
     first[:, 10:70] = 0
     second[:, ::2] = 0
@@ -208,8 +186,7 @@ def test_inputs_of_zeros_and_columns_without_weights():
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("density", [0.1, 1.0])
 @pytest.mark.parametrize("n", [1, 7, 64])
-def test_every_activation_is_torchs(name, density, n):
-    needs_compiler()
+def test_every_activation_is_torchs(name, density, n, compiler):
     weight = normal32(9, 6, seed=1)
     weight *= torch.rand(9, 6, generator=seeded(2)) < density
     x = inputs(n, 6)
@@ -220,8 +197,7 @@ def test_every_activation_is_torchs(name, density, n):
         assert relative(CompiledLayers([layer], 6)(rows.numpy()), wanted) < 1e-6
 
 
-def test_selected_features_are_read_in_order():
-    needs_compiler()
+def test_selected_features_are_read_in_order(compiler):
     weight = np.array([[1.0, 0.0, 10.0]], np.float32)
     layer = Affine(csr_array(weight), np.zeros(1, np.float32))
     compiled = CompiledLayers([layer], 5, np.array([4, 1, 0]))
@@ -229,8 +205,7 @@ def test_selected_features_are_read_in_order():
     assert compiled(x).ravel().tolist() == [4.0, 59.0]  # 1 * column 4 + 10 * column 0
 
 
-def test_nan_spreads_through_weights_and_not_through_zeros():
-    needs_compiler()
+def test_nan_spreads_through_weights_and_not_through_zeros(compiler):
     layer = Affine(csr_array(np.eye(10, dtype=np.float32)), np.zeros(10, np.float32), "ReLU")
     for rest in (1.0, 0.0):  # dot products, and sums by input
         for n in (1, 64):
@@ -241,8 +216,7 @@ def test_nan_spreads_through_weights_and_not_through_zeros():
             assert (actual[:, 1:] == rest).all()
 
 
-def test_infinite_inputs_of_a_batch_stay_infinite():
-    needs_compiler()
+def test_infinite_inputs_of_a_batch_stay_infinite(compiler):
     weight = np.array([[1, 2, 3], [0, 4, 0], [-1, 0, 0]], np.float32)  # stored in parts: 4 and -1
     layer = Affine(csr_array(weight), np.zeros(3, np.float32))
     for n in (7, 64):
@@ -250,8 +224,7 @@ def test_infinite_inputs_of_a_batch_stay_infinite():
         assert (CompiledLayers([layer], 3)(x) == [np.inf, np.inf, -np.inf]).all()
 
 
-def test_threads_may_call_one_runtime_at_the_same_time():
-    needs_compiler()
+def test_threads_may_call_one_runtime_at_the_same_time(compiler):
     made = as_runtime(sparse_mlp((20, 300, 3)), inputs(64))
     x = [inputs(64, seed=i) for i in range(4)]
     wanted = [made(rows) for rows in x]
@@ -288,8 +261,7 @@ def test_equals_the_module_on_arrays_and_tensors(n, threads):
     assert relative(actual, wanted) < 1e-5
 
 
-def test_number_of_threads_changes_nothing(monkeypatch):
-    needs_compiler()
+def test_number_of_threads_changes_nothing(monkeypatch, compiler):
     fake_times(monkeypatch, "kernel")
     net, x = sparse_mlp(), inputs(300)
     assert torch.equal(as_runtime(net, x)(x), as_runtime(net, x, threads=3)(x))
@@ -398,9 +370,7 @@ def fake_times(monkeypatch, fastest):
 
 
 @pytest.mark.parametrize("fastest", ["torch", "kernel"])
-def test_every_candidate_gives_the_same_numbers(monkeypatch, fastest):
-    if fastest == "kernel":
-        needs_compiler()
+def test_every_candidate_gives_the_same_numbers(monkeypatch, compiler, fastest):
     fake_times(monkeypatch, fastest)
     net, x = sparse_mlp(), inputs(70)
     made = as_runtime(net, inputs(64))
@@ -428,8 +398,7 @@ def test_without_a_compiler_it_works_and_says_why(uncompiled):
 # ---------------------------------------------------------------------------------- bad inputs
 
 
-def test_a_wrong_result_is_refused(monkeypatch):
-    needs_compiler()
+def test_a_wrong_result_is_refused(monkeypatch, compiler):
     fake_times(monkeypatch, "kernel")
 
     class Wrong(runtime.CompiledLayers):

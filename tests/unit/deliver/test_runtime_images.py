@@ -8,19 +8,12 @@ from torch.nn import functional as F
 from bayesieve.deliver.runtime import as_runtime
 from bayesieve.deliver.runtime.image_kernels import CompiledImages
 from bayesieve.deliver.runtime.images import read_images
-from bayesieve.deliver.runtime.kernels import KernelUnavailableError, library
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import lenet5_caffe
 from bayesieve.nets.convnets import ResidualBlock, resnet
 from bayesieve.sieve.compact import compact
 
-
-@pytest.fixture(autouse=True)
-def compiler():
-    try:
-        library()
-    except KernelUnavailableError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("compiler")
 
 
 def seeded(build, zeros=0.7):

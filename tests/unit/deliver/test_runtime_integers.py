@@ -12,9 +12,7 @@ from bayesieve.deliver.runtime import as_runtime, integers, kernels
 from bayesieve.deliver.runtime.integers import IntegerLayers, rounded, run_rounded
 from bayesieve.deliver.runtime.kernels import (
     Affine,
-    KernelUnavailableError,
     by_input,
-    library,
 )
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact
@@ -22,17 +20,7 @@ from bayesieve.sieve.compact import compact
 SIZES = (1, 2, 4, 5, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 83, 130)  # around every border
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(runtime, "_ROUNDS", 1)
-
-
-@pytest.fixture
-def compiler():
-    try:
-        library()
-    except KernelUnavailableError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def affine(n_out, n_in, density, seed, activation="ReLU"):
@@ -265,11 +253,7 @@ def test_a_wrong_kernel_is_refused(compiler, monkeypatch):
         as_runtime(net_of(stacked((40, 60, 5), 0.1)), x, precision="int8", calibration=x)
 
 
-def test_without_a_compiler_floats_run(monkeypatch):
-    def missing():
-        raise KernelUnavailableError("no C compiler (cc, gcc or clang) on the path")
-
-    monkeypatch.setattr(runtime, "library", missing)
+def test_without_a_compiler_floats_run(uncompiled):
     x = torch.from_numpy(rows(64, 40))
     net = net_of(stacked((40, 60, 5), 0.1))
     made = as_runtime(net, x, precision="int8", calibration=x)
