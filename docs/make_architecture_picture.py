@@ -1,4 +1,4 @@
-"""Draw docs/images/architecture.svg: the way of the data through the rooms."""
+"""Draw docs/images/architecture.svg: the way of the data through the heart and to its guests."""
 
 from html import escape
 from pathlib import Path
@@ -11,19 +11,19 @@ FILLS = {"in": "#e6f0fa", "know": "#fdf1dc", "waist": "#e3f4e8", "after": "#f1ec
 BOXES = [
     ("your nn.Module", "nets", "any network", 20, 40, 150, "in"),
     ("your data", "data", "sets, tables, images", 20, 120, 150, "in"),
-    ("Likelihood", "core/likelihoods", "all that is true of it", 20, 200, 150, "in"),
+    ("Likelihood", "core/likelihoods", "density, prediction", 20, 200, 150, "in"),
     ("Problem", "core/problem", "network + likelihood + data", 215, 120, 170, "know"),
-    ("fit", "training", "loop, stepper, schedule", 430, 120, 170, "know"),
+    ("fit", "training", "loop, schedule, checkpoints", 430, 120, 170, "know"),
     ("Engine", "engines", "init, step, posterior", 645, 60, 170, "know"),
     ("its family", "variational, sampling", "draw, update", 645, 180, 170, "know"),
-    ("Workspace", "core/workspace", "weights and gradients", 860, 120, 180, "know"),
-    ("Posterior", "core/posterior", "mean, draw, inclusion", 430, 290, 170, "waist"),
+    ("problem.run", "fast", "C, compiled, eager: one door", 860, 120, 180, "know"),
+    ("Posterior", "core/posterior", "mean, samples, inclusion", 430, 290, 170, "waist"),
     ("predict, evaluate", "assess", "metrics, calibration, figures", 645, 290, 170, "after"),
     ("select", "select, estimators", "columns, scikit-learn", 860, 290, 180, "after"),
     ("prune", "sieve", "scores, rules, evidence", 430, 400, 170, "after"),
     ("compact", "sieve/compaction", "smaller and exactly equal", 645, 400, 170, "after"),
     ("deliver", "deliver", "bundle, ONNX, C, runtime", 860, 400, 180, "after"),
-    ("runs, cli, report", "runs", "a folder and its page", 215, 400, 170, "after"),
+    ("runs, cli, report", "runs", "a folder and its report", 215, 400, 170, "after"),
 ]
 # from, to; sides are chosen by position
 ARROWS = [
@@ -33,7 +33,7 @@ ARROWS = [
     ("Problem", "fit"),
     ("fit", "Engine"),
     ("Engine", "its family"),
-    ("its family", "Workspace"),
+    ("its family", "problem.run"),
     ("fit", "Posterior"),
     ("Posterior", "predict, evaluate"),
     ("predict, evaluate", "select"),
@@ -87,8 +87,8 @@ def picture() -> str:
 </g>
 <g font-family="system-ui, sans-serif" text-anchor="middle" fill="{INK}">
 {boxes}
-<text x="627" y="28" font-size="12" fill="{MUTED}">knows the algorithm</text>
-<text x="120" y="312" font-size="12" fill="{MUTED}">knows only mean, draw</text>
+<text x="627" y="28" font-size="12" fill="{MUTED}">depends on the algorithm</text>
+<text x="120" y="312" font-size="12" fill="{MUTED}">sees only mean, samples</text>
 <text x="120" y="329" font-size="12" fill="{MUTED}">and inclusion, from here on</text>
 </g>
 <path d="M215 320 H415" stroke="{LINE}" stroke-dasharray="4 4"/>
