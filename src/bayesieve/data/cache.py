@@ -48,17 +48,12 @@ def read_arrays(entry: str, names: Iterable[str], *, mapped: tuple[str, ...] = (
     if not _is_whole(path):
         return None
     with suppress(DataError, KeyError):
-        if mapped:
-            whole = set(names) - set(mapped)
-            return {n: _array(path, n, mapped=n not in whole) for n in names}
-        arrays = read_npz(path)
-        return {name: arrays[name] for name in names}
+        if not mapped:
+            arrays = read_npz(path)
+            return {name: arrays[name] for name in names}
+        found = {name: npz_member(path, name) for name in names}
+        return {name: a if name in mapped else np.array(a) for name, a in found.items()}
     return None
-
-
-def _array(path: Path, name: str, *, mapped: bool) -> NDArray[Any]:
-    array = npz_member(path, name)
-    return array if mapped else np.array(array)
 
 
 def write_arrays(entry: str, arrays: Arrays) -> bool:

@@ -63,7 +63,7 @@ _SHOWN = 3  # values named in a remark
 _PROBLEMS = 10  # named in an error
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DATE_PARTS = ("time", "season sin", "season cos", "weekday", "hour sin", "hour cos")
-IMPUTE = 'Fill them, drop the rows, or use missing="impute".'
+IMPUTE = "Fill them, drop the rows, or use `missing=impute`."
 _NEW_ROWS = "Fill them or drop the rows; a model trained with missing values imputed would."
 
 
@@ -185,7 +185,7 @@ def _with_dates(name: str, column: Column, *, dates: bool) -> Column:
     dated = dates_of(column)
     if dated is not None and not dates:
         raise DataError(
-            f"column {name!r} holds dates. Use date_parts=True, or drop it: drop=[{name!r}]."
+            f"column {name!r} holds dates. Use `date_parts`, or drop it (`drop={name}`)."
         )
     return column if dated is None else dated
 
@@ -197,7 +197,7 @@ def _fit_column(
     if is_missing(seen).all():
         raise DataError(
             f"column {name!r} must have a value in the training part, but all are missing. Drop "
-            f"it: drop=[{name!r}]."
+            f"it (`drop={name}`)."
         )
     if kind_of(seen) == "text":
         return [_fit_category(name, seen, remarks, impute=impute)]

@@ -197,18 +197,19 @@ def column_of(values: Any, who: str, name: str) -> Column:
         >>> column_of(["2", None, 3], "t", "a").tolist(), column_of([True, None], "t", "a").tolist()
         (['2', None, '3'], [1.0, nan])
     """
-    array = values if isinstance(values, np.ndarray) else None
-    kind = "O" if array is None else array.dtype.kind
-    if array is not None and kind == "b":
-        return array
-    if array is not None and kind in "iuf":
-        return array.astype(np.float64)
-    if array is not None and kind == "M":
-        return array.astype(_DATES)
-    if array is not None and kind == "m":
-        return array / np.timedelta64(1, "D")
-    if kind not in "OUT":
-        raise DataError(f"{who}: column {name!r} must hold numbers, bools, dates or text: {kind}.")
+    if isinstance(values, np.ndarray):
+        kind = values.dtype.kind
+        if kind == "b":
+            return values
+        if kind in "iuf":
+            return values.astype(np.float64)
+        if kind == "M":
+            return values.astype(_DATES)
+        if kind == "m":
+            return values / np.timedelta64(1, "D")
+        if kind not in "OUT":
+            must = "must hold numbers, bools, dates or text"
+            raise DataError(f"{who}: column {name!r} {must}: {kind}.")
     items = [None if _is_missing(value) else value for value in values]
     known = [value for value in items if value is not None]
     if all(isinstance(value, bool | np.bool_) for value in known) and known:

@@ -253,7 +253,7 @@ def _tell(path: Path, bad: Mapping[str, str], *, skip_bad: bool) -> None:
     files = "1 file" if len(bad) == 1 else f"{len(bad):,} files"
     text = f"images: {files} in {path} cannot be used: {'; '.join(shown)}{more}."
     if not skip_bad:
-        raise DataError(f"{text} Fix, move or remove them, or leave them out with skip_bad=True.")
+        raise DataError(f"{text} Fix, move or remove them, or leave them out (`skip_bad`).")
     warnings.warn(f"{text} They are left out.", stacklevel=4)
 
 

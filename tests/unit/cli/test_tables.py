@@ -312,8 +312,8 @@ def test_all_that_is_wrong_with_a_file_is_said_at_once(command, dirty, tmp_path,
     line = refused(1, command, dirty, "--target", "visits", "--task", "regression")
     assert "3 problems." in line
     for words in ("'age' must have no missing value, but row 1", "'day' holds dates",
-                  "drop=['day']", "'color' must have no missing value",
-                  'missing="impute"'):  # fmt: skip
+                  "Use --date-parts", "--drop day",
+                  "'color' must have no missing value", "--missing impute"):  # fmt: skip
         assert words in line
     line = refused(1, command, dirty, "--target", "color")
     assert "(1) column 'color' must have no missing value" in line

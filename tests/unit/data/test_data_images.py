@@ -208,7 +208,7 @@ def test_all_files_that_cannot_be_used_are_listed_at_once_or_left_out(tmp_path):
     bad = {f"a/bad{k}.png": b"no image" for k in range(11)} | {"b/notes.txt": b"", "top.png": b""}
     write_folder(tmp_path, good | bad)
     (tmp_path / "a" / "nowhere.png").symlink_to(tmp_path / "gone.png")
-    with pytest.raises(DataError, match=r"14 files in .*; and 4 more\. Fix.*skip_bad=T") as caught:
+    with pytest.raises(DataError, match=r"14 files in .*; and 4 more\. Fix.*`skip_bad`") as caught:
         load_data(f"images:{tmp_path}")
     assert "a/bad0.png must be an intact image" in str(caught.value)
     with pytest.warns(UserWarning, match=r"14 files in .* They are left out\."):

@@ -330,7 +330,7 @@ def test_parquet_errors(tmp_path, monkeypatch):
         load_data(f"parquet:{path}", target="y")
     days = [datetime.date(2024, 1, 1)] * 3
     write_parquet(path, {"day": days, "y": [1.0, 2.5, 3.0]})
-    with pytest.raises(DataError, match=r"'day' holds dates. Use date_parts=True, or drop it"):
+    with pytest.raises(DataError, match=r"'day' holds dates. Use `date_parts`, or drop it"):
         load_data(f"parquet:{path}", target="y")
     write_parquet(path, {"day": [[1]] * 3, "y": [1.0, 2.5, 3.0]})
     with pytest.raises(DataError, match=r"column 'day' .* got list"):

@@ -239,7 +239,7 @@ def test_all_problems_are_named_at_once():
         "t.csv: 3 problems. (1) column 'a' must have no missing value, but row 2"
     )
     assert "(2) column 'b' must be finite, but row 2" in text
-    assert "(3) column 'c' holds dates. Use date_parts=True, or drop" in text
+    assert "(3) column 'c' holds dates. Use `date_parts`, or drop" in text
     entries = fit_encoding("t", {"a": columns["d"], "b": columns["d"]}, missing="refuse")
     with pytest.raises(DataError, match=r"2 problems.*'a' must have no .*'b' must hold"):
         encode({"a": [None], "b": ["old"]}, entries)
