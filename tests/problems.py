@@ -69,6 +69,20 @@ def posterior_around(
     return Factorised(network, mean, spread, buffers=network.buffers())
 
 
+def random_posterior(
+    module: nn.Module, likelihood: Likelihood | None = None, std: float = 0.3, seed: int = 2
+) -> Factorised:
+    """Normal posterior with random means, in the dtype of a module whose own weights do not count.
+
+    Labels are classes unless told otherwise.
+    """
+    network = Network.of(module, likelihood or Categorical())
+    mean = normal(network.layout.size, seed=seed, dtype=network.dtype)
+    spread = torch.full_like(mean, std)
+    spread[network.layout.n_bayesian :] = 0
+    return Factorised(network, mean, spread)
+
+
 def few_images(
     n_train: int = 300,
     n_test: int = 100,

@@ -13,13 +13,12 @@ from torch.nn import functional as F
 from bayesieve.assess.evaluate import error_curve, evaluate, model_size
 from bayesieve.assess.metrics import confusion_matrix
 from bayesieve.assess.predict import predict
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, StudentT
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, SparseModel
+from bayesieve.core.likelihoods import Bernoulli, Gaussian, StudentT
+from bayesieve.core.posterior import SparseModel
 from bayesieve.data.examples import Examples
 from bayesieve.sieve.prune import prune, sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
-from problems import normal32, seeded
+from problems import normal32, random_posterior, seeded
 from zoo import chain
 
 X = normal32(40, 3, seed=1)
@@ -34,10 +33,7 @@ class Split:
 
 
 def posterior_of(likelihood=None, n_outputs=4):
-    model = chain(3, 6, n_outputs, act=nn.ReLU)
-    network = Network.of(model, likelihood or Categorical())
-    d = network.layout.size
-    return Factorised(network, normal32(d, seed=4), torch.full((d,), 0.2))
+    return random_posterior(chain(3, 6, n_outputs, act=nn.ReLU), likelihood, 0.2, seed=4)
 
 
 @pytest.mark.parametrize("n_samples", [0, 5])

@@ -4,31 +4,22 @@ from itertools import product
 
 import pytest
 import torch
-from torch import nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import monte_carlo_error
 from bayesieve.assess.predict import MOST_DRAWS, predict
 from bayesieve.core.likelihoods import Categorical, ClassPrediction, Gaussian
 from bayesieve.core.likelihoods.prediction import pooled
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Samples
+from bayesieve.core.posterior import Samples
 from bayesieve.uncertainty.calibration import fit_temperature
-from problems import normal, seeded
+from problems import normal, random_posterior, seeded
+from zoo import chain
 
 F64 = torch.float64
 
 
 def posterior_of(likelihood, n_outputs, std, hidden=()):
-    widths = (3, *hidden)
-    layers = []
-    for fan_in, fan_out in zip(widths, hidden, strict=False):
-        layers += [nn.Linear(fan_in, fan_out), nn.Tanh()]
-    network = Network.of(
-        nn.Sequential(*layers, nn.Linear(widths[-1], n_outputs)).double(), likelihood
-    )
-    d = network.layout.size
-    return Factorised(network, normal(d, seed=2), torch.full((d,), std, dtype=F64))
+    return random_posterior(chain(3, *hidden, n_outputs, dtype=F64), likelihood, std)
 
 
 X = normal(40, 3, seed=1)

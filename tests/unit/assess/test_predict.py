@@ -9,29 +9,19 @@ from torch.nn import functional as F
 
 from bayesieve.assess import predict as predict_module
 from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
-from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
-from bayesieve.core.network import Network, materialise
+from bayesieve.core.likelihoods import Bernoulli, Gaussian
+from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.engines.map import MAP
-from problems import normal32, seeded
+from problems import normal32, random_posterior, seeded
 from runs import fit_toy, toy, with_batch_norm
 from zoo import BY_NAME, chain
 
 X = normal32(7, 3, seed=1)
 
 
-def network_of(likelihood, n_outputs):
-    model = chain(3, 5, n_outputs)
-    return Network.of(model, likelihood)
-
-
-def factorised(likelihood=None, n_outputs=4, std=0.3):
-    network = network_of(likelihood or Categorical(), n_outputs)
-    d = network.layout.size
-    mean = normal32(d, seed=2)
-    stds = torch.full((d,), std)
-    stds[network.layout.n_bayesian :] = 0
-    return Factorised(network, mean, stds)
+def factorised(likelihood=None, n_outputs=4):
+    return random_posterior(chain(3, 5, n_outputs), likelihood)
 
 
 def outputs(posterior, draws, x=X):

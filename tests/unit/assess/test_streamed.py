@@ -9,21 +9,13 @@ from bayesieve.assess import predict as module
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical, Gaussian, Heteroscedastic
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
 from bayesieve.engines.laplace import laplace
 from bayesieve.uncertainty.familiarity import Familiarity
+from problems import posterior_around
+from zoo import chain
 
 X = torch.randn(50, 3, generator=Generator().manual_seed(0))
-
-
-def posterior_of(likelihood, n_outputs):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, n_outputs))
-    network = Network.of(model, likelihood)
-    w = network.weights_of(model)
-    return Factorised(network, w, torch.full_like(w, 0.1))
 
 
 CASES = {
@@ -38,7 +30,7 @@ CASES = {
 def test_scores_of_a_stream_are_those_of_its_examples(monkeypatch, case, n_samples):
     monkeypatch.setattr(module, "_INPUTS_AT_ONCE", 16)
     likelihood, n_outputs, y = case
-    posterior = posterior_of(likelihood, n_outputs)
+    posterior = posterior_around(chain(3, 4, n_outputs), likelihood, 0.1)
     loader = DataLoader(TensorDataset(X, y), batch_size=7, shuffle=True)  # scored in order
     asked = {"n_samples": n_samples, "seed": 1}
     in_memory, streamed = (evaluate(posterior, data, **asked) for data in ((X, y), loader))

@@ -130,7 +130,7 @@ def test_a_signal_to_one_process_stops_all_and_the_run_goes_on_with_any_number(p
 def test_a_process_that_dies_is_named_by_the_others(pair):
     message = (pair[1] / "lost.txt").read_text()
     assert message.startswith("fit: rank 1 of 2 (process ")
-    assert "--resume" in message
+    assert "resume=True" in message
 
 
 @pytest.mark.parametrize(
