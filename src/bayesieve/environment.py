@@ -1,4 +1,4 @@
-"""What the environment of a process says: the cache folder, and its rank among several."""
+"""Facts of the environment of a process: the cache folder, and its rank among several."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ def cache_dir() -> Path:
 
 
 def is_shared() -> bool:
-    """Whether `torchrun` started this process and others for one run.
+    """Return whether `torchrun` started this process and others for one run.
 
     Example:
         >>> is_shared()

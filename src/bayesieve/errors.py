@@ -55,7 +55,7 @@ class ShortOfMemoryError(BayesieveError, MemoryError):
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: Python's, torch's on a CPU, or a GPU's.
+    """Return whether an error says that memory ran out: Python's, torch's on a CPU, or a GPU's.
 
     Example:
         >>> out_of_memory(MemoryError()), out_of_memory(ValueError("no"))

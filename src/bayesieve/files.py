@@ -55,7 +55,7 @@ def write_atomically(path: Path | str, content: Content) -> Path:
         path: file to write; its folder must exist. An existing regular file is replaced; a device,
             a pipe or a link to one is refused.
         content: bytes; text, as UTF-8; a mapping or list, as JSON; or a function that writes to an
-            open stream, for content that should not stand in memory at once.
+            open stream, for content that should not be in memory whole.
 
     Returns:
         The path.
@@ -133,7 +133,7 @@ def check_output(path: Path | str, inputs: Iterable[Path | str] = (), flag: str 
 
 
 def same_place(a: Path, b: Path) -> bool:
-    """Whether two paths lead to one place, through links; unlike `resolve`, for links in a circle.
+    """Return whether two paths lead to one place, through links; links may form a circle.
 
     Example:
         >>> same_place(Path("a"), Path("b") / ".." / "a")
@@ -263,7 +263,7 @@ def _replace_folder(new: Path, target: Path) -> None:
 
 
 def standing(folder: Path) -> Path:
-    """A folder, or what stands for it while, or since, it was replaced in two steps."""
+    """Return a folder, or its other name during or after a replacement in two steps."""
     return folder if folder.is_dir() else next(iter(_aside(folder)), folder)
 
 
@@ -363,7 +363,7 @@ def read_json(path: Path, *, constants: bool = False) -> dict[str, Any]:
 
     Args:
         path: the file.
-        constants: whether NaN and Infinity may stand for numbers, as Python writes them.
+        constants: whether NaN and Infinity are allowed as numbers, as Python writes them.
 
     Raises:
         DamagedFileError: the file is too large, nested too deeply, or no JSON object.

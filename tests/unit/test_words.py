@@ -15,7 +15,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-BUDGETS = {"pages": 0, "docstrings": 39, "messages": 16, "heads": 65}
+BUDGETS = {"pages": 0, "docstrings": 18, "messages": 8, "heads": 16}
 
 _COUNT = r"(?:\d[\d,]*|two|three|four|five|six|ten|twenty|forty)"
 WORDS = {  # ours: write

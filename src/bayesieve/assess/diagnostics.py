@@ -53,7 +53,7 @@ def split_rhat(draws: Tensor) -> Tensor:
 
 
 def effective_sample_size(draws: Tensor) -> Tensor:
-    """How many independent draws are as good for the mean: (m, n, d) to (d,).
+    """Return how many independent draws are as good for the mean: (m, n, d) to (d,).
 
     NaN for a quantity that never moves.
 
@@ -167,7 +167,7 @@ class ChainReport:
             problems.append(
                 f"chains have not mixed: R-hat is {self.rhat[0]:.2f} for half of the predictions "
                 f"and {self.log_lik_rhat:.2f} for the log-likelihood, where 1 is agreement and "
-                f"{MOST_RHAT} the bound, so the doubt about the weights is not yet right; run "
+                f"{MOST_RHAT} the bound, so the epistemic uncertainty is not yet right; run "
                 "longer (`epochs`)"
             )
         if self.ess[2] < _LEAST_ESS:

@@ -218,7 +218,7 @@ def _enough(prediction: Prediction, targets: Tensor | None) -> bool:
 
 
 def enough_draws(prediction: Prediction, targets: Tensor | None = None) -> bool:
-    """Whether more draws would change little: `monte_carlo_error` is at most 2 %.
+    """Return whether more draws would change little: `monte_carlo_error` is at most 2 %.
 
     That is 2 % of the negative log-likelihood of labels, 0.02 nats of that of numbers, and without
     targets a probability of 0.02, or 0.02 predictive standard deviations.
@@ -305,7 +305,7 @@ def _writer(posterior: Posterior, generator: Generator) -> Callable[[Tensor], ob
 
 
 def how_drawn(posterior: Posterior, n_samples: int) -> Drawn:
-    """How `weight_vectors` chooses so many draws.
+    """Return how `weight_vectors` chooses so many draws.
 
     Example:
         >>> from bayesieve.sieve.scores import small_posterior

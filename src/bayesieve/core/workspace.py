@@ -168,7 +168,7 @@ class Workspace:
 
     @cached_property
     def grads(self) -> Tensor:
-        """Gradient buffer, (k, d), made on first use: steps in C may do without."""
+        """Gradient buffer, (k, d), made on first use: fused C kernels need none."""
         return torch.zeros_like(self.weights)
 
     @cached_property

@@ -72,8 +72,8 @@ def laplace(
         posterior: where to expand: its mean; None takes the weights of the problem's model.
         prior: of the Bayesian weights; None finds the width that suits the weights best.
         labels: "exact" sums over all outputs (one backward pass per output), "sampled" averages
-            ten labels per example from the network's prediction (ten passes; one where outputs
-            have ten positions or more); None is exact for up to ten outputs.
+            ten labels per example from the network's prediction (ten backward passes; one where
+            outputs have ten positions or more); None is exact for up to ten outputs.
         batch_size: examples per pass; memory is batch_size times the size of the network. None
             takes 64, and fewer where their gradients would be more than 2²² numbers (on a GPU 512
             and 2²⁸).
@@ -97,7 +97,7 @@ def laplace(
 
 
 def _held_at_once(device: torch.device, n: int) -> int:
-    """How many examples' gradients for n weights are held at once.
+    """Return how many examples' gradients for n weights are held at once.
 
     Example:
         >>> [_held_at_once(torch.device(name), 270_000) for name in ("cpu", "cuda")]

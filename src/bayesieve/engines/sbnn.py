@@ -53,7 +53,7 @@ from bayesieve.engines.variational import (
 def stuck_in_slab(posterior: Factorised) -> float:
     """Fraction of prunable weights with inclusion > 0.9 but |mean| / std < 0.5.
 
-    Such weights sit in the slab because they started there, not because the data want them; start
+    Such weights are in the slab because they started there, not because the data want them; start
     with a smaller std or bring the two prior stds closer together.
     """
     part = posterior.layout.sparse

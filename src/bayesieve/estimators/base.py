@@ -65,9 +65,9 @@ _KNOWN = ("pandas", "polars", "pyarrow", "numpy", "builtins")  # whose names sci
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
-    """Common base of `SieveClassifier` and `SieveRegressor`; not to be used by itself.
+    """Common base of `SieveClassifier` and `SieveRegressor`; do not use it directly.
 
-    None stands for an automatic choice.
+    None is an automatic choice.
 
     Args:
         engine, hidden, ... n_members: see `defaults.Choices`.

@@ -48,7 +48,7 @@ _NOISE_STD = 0.3  # of standardised targets, where learning it starts
 class SieveRegressor(RegressorMixin, SieveEstimator):  # type: ignore[misc]
     """Bayesian neural network regression with intervals, importances and sparse export.
 
-    Columns and targets are standardised inside. None stands for an automatic choice.
+    Columns and targets are standardised inside. None is an automatic choice.
 
     Args:
         likelihood: the noise: "gaussian" (one level, learned), "heteroscedastic" (the network

@@ -108,7 +108,7 @@ def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
 
 
 def ranked(runs: Sequence[Json]) -> dict[str, Json]:
-    """How several runs compare in pairs, by the name of the loss; {} unless tested on the same.
+    """Compare several runs in pairs, by the name of the loss; {} unless tested on the same.
 
     Returns:
         order: the runs from the lowest mean loss to the highest, by number. beyond: whether the
@@ -236,7 +236,7 @@ def _against(check: Check | None, row: Mapping[str, str], name: str, n: int) -> 
 
 
 def _honest(evaluation: Evaluation, data: DataSet) -> Json:
-    """Whether it is right as often as it says."""
+    """Return whether it is right as often as it says."""
     losses = losses_of(evaluation.prediction, data.test)
     if isinstance(losses, ClassLosses):
         sure, right = losses.sure, losses.right.double()
@@ -267,7 +267,7 @@ def _honest(evaluation: Evaluation, data: DataSet) -> Json:
 
 
 def _speed(speedup: Json | None, *, whole: bool) -> Json:
-    """Whether it is faster than with all its weights, by more than the dead band."""
+    """Return whether it is faster than with all its weights, by more than the dead band."""
     name, question = "speed", "Faster than with all weights?"
     if speedup is None:
         why = "No weight was removed." if whole else "This network could not be made smaller."

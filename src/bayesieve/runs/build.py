@@ -462,7 +462,7 @@ def check_plan(plan: Plan) -> None:
 
 
 def may_be_huge(config: NetConfig, data: DataSet) -> bool:
-    """Whether a network has as many weights as were asked for, and these are many.
+    """Return whether a network has as many weights as were asked for, and these are many.
 
     Example:
         >>> from bayesieve.data import load_data
@@ -494,7 +494,7 @@ def _sized_engine(config: RunConfig, size: RunSize) -> Engine[Any]:
 
 
 def is_large(plan: Plan) -> bool:
-    """Whether a run is large enough to rehearse it, which takes a second."""
+    """Return whether a run is large enough to rehearse it, which takes a second."""
     problem, training = plan.problem, plan.config.training
     weights = _VECTORS * (training.n_models or 1) * problem.initial.nbytes
     activations = _LAYERS * plan.size.batch_size * problem.x[0].nbytes

@@ -60,7 +60,7 @@ class RunFolder(OwnedFolder):
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end: metrics.json is written last."""
+        """Return whether the run came to its end: metrics.json is written last."""
         return (self.path / "metrics.json").is_file()
 
     def member(self, index: int) -> Path:
@@ -74,7 +74,7 @@ class RunFolder(OwnedFolder):
         return sorted(pair for pair in found if pair[1] == self.member(pair[0]))
 
     def made_by(self, command: str) -> bool:
-        """Whether a run of this command lies here."""
+        """Return whether a run of this command lies here."""
         if not (self.path / "config.json").is_file():
             return False
         record = self.read("config.json").get(RECORD, {})
@@ -87,7 +87,7 @@ class RunFolder(OwnedFolder):
         return "a finished run" if self.finished else "an unfinished run"
 
     def is_old(self) -> bool:
-        """Whether a version without markers wrote this run."""
+        """Return whether a version without markers wrote this run."""
         if self.listed() is not None or not (self.path / _ABOUT_RUN).is_file():
             return False
         with suppress(DamagedFileError):  # somebody else's config.json
@@ -196,7 +196,7 @@ def model_files(path: Path) -> list[Path]:
 
 
 def is_bundle_folder(path: Path) -> bool:
-    """Whether a folder is a bundle; raises unless it is a bundle or a run."""
+    """Return whether a folder is a bundle; raises unless it is a bundle or a run."""
     from bayesieve.deliver.bundle import is_bundle
 
     path = standing(path)

@@ -81,7 +81,7 @@ class OwnedFolder:
         return f"a {self.kind}" if files and any(map(self._files, files)) else None
 
     def is_old(self) -> bool:
-        """Whether an earlier version, which wrote no marker, wrote the folder."""
+        """Return whether an earlier version, which wrote no marker, wrote the folder."""
         return False
 
     def check_free(self, inputs: Iterable[Path] = (), *, force: bool, flag: str = "`out`") -> None:

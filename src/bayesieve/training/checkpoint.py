@@ -55,7 +55,7 @@ def write_checkpoint(
 
 
 def has_checkpoint(run_folder: Path) -> bool:
-    """Whether a run folder holds checkpoints, damaged or not."""
+    """Return whether a run folder holds checkpoints, damaged or not."""
     return bool(_checkpoints(run_folder / "checkpoints"))
 
 

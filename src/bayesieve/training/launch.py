@@ -54,7 +54,7 @@ def fit(
             gradient is that of the whole batch, except that BatchNorm normalises each micro-batch
             by itself, and that noise of dropout and activations is drawn in another order.
         seed: fixes initial draws, noise and batch order.
-        schedule: learning-rate and KL factors over the run, gradient bound, checkpoint rhythm;
+        schedule: learning-rate and KL factors over the run, gradient bound, checkpoint interval;
             None takes the recommended one, whose KL weight is mostly below 1 (`Fit.kl`);
             `Schedule(lr="cosine", kl=1)` is Bayes' rule, `Schedule()` keeps both constant.
         pruning: gradual sparsity (`GradualPruning`); the mask is renewed 50 to 100 times.

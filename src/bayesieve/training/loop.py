@@ -1,4 +1,4 @@
-"""The training loop of `fit`: steps, dials, masks, validation, records.
+"""The training loop of `fit`: steps, factors, masks, validation, records.
 
 It adds no mathematics: a hand-written loop over `engine.step`, and `renew_` where an engine has it,
 gives the same posterior.
@@ -52,7 +52,7 @@ class Loop:
     Args:
         population: the models.
         size: steps, and examples in each.
-        schedule: of the dials.
+        schedule: of the factors on learning rate and KL.
         pruning: of the masks.
         validation: held-out data to watch.
         seed: of the order of examples.
@@ -174,7 +174,7 @@ class Loop:
                     self.renewing.renew_(problem, self.population.state, step, size.n_steps)
             if self.ranks is not None:
                 self.ranks.begin(self.seed, step)
-            lr, kl = self._dials(step, position)
+            lr, kl = self._factors(step, position)
             controls.lr_scale.fill_(lr)
             controls.kl_scale.fill_(kl)
             if warm_up:
@@ -207,7 +207,7 @@ class Loop:
 
     @property
     def _first(self) -> bool:
-        """Whether this process reports, validates and calls callbacks."""
+        """Return whether this process reports, validates and calls callbacks."""
         return self.ranks is None or self.ranks.rank == 0
 
     def _stopped_by(self, signals: list[int]) -> int:
@@ -216,7 +216,7 @@ class Loop:
             return self.ranks.stopped_by
         return signals[-1] if signals else 0
 
-    def _dials(self, step: int, position: int) -> tuple[float, float]:
+    def _factors(self, step: int, position: int) -> tuple[float, float]:
         progress, per_epoch = step / self.size.n_steps, self.size.per_epoch
         lr = self.schedule.lr_scale(progress, self.prune_end or 0.0)
         kl = self.schedule.kl_scale(step / per_epoch, progress, self.prune_end)
@@ -234,7 +234,7 @@ class Loop:
         kl = torch.where(finite, kl, kl[stands_in])
         row: Row = {"epoch": epoch + 1, "step": record.step, "seconds": round(seconds, 3)}
         row |= {"log_lik": plain(log_lik), "kl": plain(kl), "elbo": plain(log_lik - kl)}
-        row["lr_scale"] = round(self._dials(record.step - 1, 0)[0], 6)
+        row["lr_scale"] = round(self._factors(record.step - 1, 0)[0], 6)
         row |= self._zeros()
         watch, ended = self.validation, record.step >= self.size.n_steps
         if watch is not None and (ended or (epoch + 1) % watch.every == 0):
@@ -277,7 +277,7 @@ class Loop:
         self.population.replace_(gone, sound[0])
 
     def _predicts(self, posterior: Posterior) -> bool:
-        """Whether what draws predict for some of the data is finite."""
+        """Return whether what draws predict for some of the data is finite."""
         if not isinstance(posterior, Samples):
             return True
         network, x = posterior.network, self.population.problem.sample.x

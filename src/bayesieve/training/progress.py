@@ -1,4 +1,4 @@
-"""What a run knows of itself: its record, the signals that reach it, and a bar on a terminal."""
+"""State of a run: its record, the signals that reach it, and a bar on a terminal."""
 
 import math
 import signal

@@ -83,7 +83,7 @@ class Bundle:
 
     @cached_property
     def likelihood(self) -> Likelihood:
-        """How outputs become densities, at the noise level of the point model."""
+        """Return how outputs become densities, at the noise level of the point model."""
         likelihood = likelihood_from_json(self.config.get("likelihood"), self.classes)
         if likelihood is None:
             raise ValueError(
@@ -122,7 +122,7 @@ class Bundle:
 
     @cached_property
     def familiarity(self) -> Familiarity | None:
-        """How like the training examples inputs are; None in bundles without it."""
+        """Return how like the training examples inputs are; None in bundles without it."""
         if self.config.get("familiarity") is None:
             return None
         path = _tensors_of(self.path, FAMILIARITY, self.config)
@@ -188,7 +188,7 @@ def _read(folder: Path) -> Bundle:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether a folder claims to be a bundle."""
+    """Return whether a folder claims to be a bundle."""
     path = standing(folder) / "config.json"
     return path.is_file() and read_json(path).get("format") == FORMAT
 

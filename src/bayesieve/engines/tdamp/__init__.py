@@ -303,7 +303,7 @@ class TDAMP:
 
     @property
     def _joint(self) -> bool:
-        """Whether hidden units are judged by their joint evidence."""
+        """Return whether hidden units are judged by their joint evidence."""
         return self.prior.group == "units" and self.keep is None
 
     def _temperature(self, state: TDAMPState) -> tuple[Tensor, Tensor]:
