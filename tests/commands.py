@@ -1,5 +1,6 @@
 """Running the command line inside the test process, or in a copy of it that may be killed."""
 
+import csv
 import json
 import multiprocessing
 import os
@@ -41,6 +42,12 @@ def write_table(path, n=40, header="a,b,y", row=lambda i: (i, (i * 7) % 11, i % 
     lines = [header, *(",".join(map(str, row(i))) for i in range(n))]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def rows_of(path):
+    """Rows of a CSV file as dictionaries."""
+    with path.open(newline="") as stream:
+        return list(csv.DictReader(stream))
 
 
 class Forked:

@@ -1,6 +1,5 @@
 """The command line from a pruned run to bundles, exports, checks and predictions."""
 
-import csv
 import json
 import sys
 
@@ -14,14 +13,9 @@ from bayesieve import runs as bs_runs
 from bayesieve.assess.predict import predict
 from bayesieve.data import load_data
 from bayesieve.deliver.bundle import load, read_bundle
-from commands import as_json, ok, refused
+from commands import as_json, ok, refused, rows_of
 
 TINY = ["--net", "mlp:16", "--device", "cpu", "--no-figures"]
-
-
-def rows_of(path):
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 def numbers(rows, name):

@@ -5,7 +5,6 @@ after `prune`, the bundle of `compact --posterior`, six digits, and the predicti
 for them.
 """
 
-import csv
 import json
 from pathlib import Path
 
@@ -13,15 +12,10 @@ import pytest
 import torch
 
 from bayesieve.deliver.bundle import read_bundle
-from commands import as_json, ok
+from commands import as_json, ok, rows_of
 
 DATA = Path(__file__).parents[1] / "data"
 VERSIONS = pytest.mark.parametrize("old", ["version_0_1", "version_0_2"])
-
-
-def rows_of(path):
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
 
 
 @VERSIONS

@@ -1,6 +1,5 @@
 """BMR and horseshoe engines against exact posteriors, and the paper's smoke test in small."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -14,19 +13,11 @@ from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.sieve.evidence import prune_by_evidence, weight_evidence
-from problems import conjugate, known_support, renew, run, seeded
+from problems import assert_agrees, conjugate, known_support, renew, run, seeded
 from zoo import chain
 
 pytestmark = pytest.mark.slow
 K = 24
-
-
-def assert_agrees(samples, exact, scale, allowance):
-    """Mean over axis 0 within 4 standard errors, plus an allowance in units of `scale`."""
-    error = samples.std(0) / math.sqrt(len(samples))
-    assert (4 * error < 0.2 * scale).all(), "the run is too short to judge"
-    distance = (samples.mean(0) - exact).abs()
-    assert (distance <= 4 * error + allowance * scale).all(), (distance / scale, error / scale)
 
 
 def test_with_a_known_scale_bmr_has_the_exact_posterior():

@@ -5,8 +5,6 @@ Chains are independent, so the spread of their own averages gives the standard e
 the variance of SGLD is 1 / (c (1 - ε c / 2)), that of SGHMC solves a 2x2 Lyapunov equation.
 """
 
-import math
-
 import pytest
 import torch
 from scipy.linalg import solve_discrete_lyapunov
@@ -17,7 +15,7 @@ from bayesieve.core.priors import GaussianLaplace, Normal
 from bayesieve.core.problem import Problem
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
-from problems import conjugate, known_support, logistic, normal, run, seeded
+from problems import assert_agrees, conjugate, known_support, logistic, normal, run, seeded
 from zoo import chain
 
 pytestmark = pytest.mark.slow
@@ -35,13 +33,6 @@ def chain_moments(engine, problem, centre, *, n_steps=300, burn_in=100, batches=
             first += state.w / (n_steps - burn_in)
             second += (state.w - centre).square() / (n_steps - burn_in)
     return first, second
-
-
-def assert_agrees(samples, exact, scale, allowance=0.0):
-    error = samples.std(0) / math.sqrt(len(samples))
-    assert (4 * error < 0.2 * scale).all(), "the run is too short to judge"
-    distance = (samples.mean(0) - exact).abs()
-    assert (distance <= 4 * error + allowance * scale).all(), (distance / scale, error / scale)
 
 
 def langevin_variance(curvature, engine):

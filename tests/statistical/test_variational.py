@@ -17,7 +17,7 @@ from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
-from problems import conjugate, known_support, logistic, no_data, run, seeded
+from problems import assert_agrees, conjugate, known_support, logistic, no_data, run, seeded
 
 pytestmark = pytest.mark.slow
 K = 24
@@ -30,14 +30,6 @@ CONJUGATE = {
     "sbnn-local": SBNN(prior=SINGLE, lr=0.05, init_std=0.2, local=True),
     "sbnn-sgd": SBNN(prior=SINGLE, lr=0.5, init_std=0.2, optimizer="sgd"),
 }
-
-
-def assert_agrees(samples, exact, scale, allowance):
-    """Mean over axis 0 within 4 standard errors, plus an allowance in units of `scale`."""
-    error = samples.std(0) / math.sqrt(len(samples))
-    assert (4 * error < 0.2 * scale).all(), "the run is too short to judge"
-    distance = (samples.mean(0) - exact).abs()
-    assert (distance <= 4 * error + allowance * scale).all(), (distance / scale, error / scale)
 
 
 def assert_posterior(state, mean, std, allowance=0.02):
