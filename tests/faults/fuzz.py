@@ -46,29 +46,17 @@ from bayesieve.deliver.bundle import read_bundle, reading, save_bundle
 from bayesieve.deliver.onnx import read_onnx
 from bayesieve.errors import BayesieveError
 from bayesieve.runs.config import read_config
-from bayesieve.runs.folder import NETWORK
+from bayesieve.runs.folder import NETWORK, RunFolder
 from bayesieve.runs.owned import MARKER
 from bayesieve.runs.page import _history
 from bayesieve.training.checkpoint import read_checkpoint
 from bayesieve.uncertainty.familiarity import Familiarity
+from commands import write_table
 from faults.rows import OTHER
 
 SOURCE = Path(bayesieve.__file__).parent
 SECONDS, KILOBYTES = 5.0, 600_000  # of one case, and of all cases together
-_SIZES = (
-    0,
-    1,
-    0x7F,
-    0xFF,
-    0x7FFF,
-    0xFFFF,
-    2**31 - 1,
-    2**31,
-    2**32 - 1,
-    2**48,
-    2**63 - 1,
-    2**64 - 1,
-)
+_SIZES = (0, 1, 2**31, 2**48, *(2**k - 1 for k in (7, 8, 15, 16, 31, 32, 63, 64)))
 _ODD = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 1e308, -1e-320, float("nan"), float("inf"),
     "", "x", "module:os.system", "../../etc/passwd", "\x00", "\ud800", "a" * 3000, "mlp:3,3", [],
@@ -228,12 +216,8 @@ def _png(kind, size=(5, 4), mode="RGB", **more):
 def _tar(mode, content):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=mode, format=tarfile.PAX_FORMAT) as archive:
-        for name in (
-            "train/a/1.png",
-            "train/b/2.png",
-            "test/a/" + "ä" * 60 + ".png",
-            "test/b/4.png",
-        ):
+        names = ("train/a/1.png", "train/b/2.png", "test/a/" + "ä" * 60 + ".png", "test/b/4.png")
+        for name in names:
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
@@ -318,31 +302,26 @@ def make_targets(home):
     return targets
 
 
+def table_of(kind, target="y"):
+    """A reader of a table in a file of this kind."""
+    return lambda path: load_data(f"{kind}:{path}", target=target)
+
+
 def _add_tables(home, add):
     rows = "\n".join(f"{i},{i % 3},{'red' if i % 2 else 'blue'},{0.5 * i}" for i in range(12))
-    add("csv", "t.csv", f"a,b,c,y\n{rows}\n".encode(),
-        lambda path: load_data(f"csv:{path}", target="y"))  # fmt: skip
+    add("csv", "t.csv", f"a,b,c,y\n{rows}\n".encode(), table_of("csv"))
     quoted = "\n".join(f'"{i}";"x ""{i % 2}"" ";{i}' for i in range(12))
-    add("quoted csv", "q.csv", f'"a";"b";"y"\n{quoted}\n'.encode(),
-        lambda path: load_data(f"csv:{path}", target="y"))  # fmt: skip
+    add("quoted csv", "q.csv", f'"a";"b";"y"\n{quoted}\n'.encode(), table_of("csv"))
     x, y = np.arange(20.0).reshape(10, 2), np.arange(10) % 2
     arrays = io.BytesIO()
     np.savez_compressed(arrays, x=x, y=y)
 
-    def as_table(path):
-        return load_data(f"npz:{path}", target=None)
-
-    add("npz", "t.npz", arrays.getvalue(), as_table)
-    add("npy in npz", "u.npz", _npy(x), as_table, _zipped("x.npy", ("y.npy", _npy(y))))
+    add("npz", "t.npz", arrays.getvalue(), table_of("npz", None))
+    add("npy in npz", "u.npz", _npy(x), table_of("npz", None), _zipped("x.npy", ("y.npy", _npy(y))))
     out = io.BytesIO()
     columns = {"a": np.arange(10.0), "b": ["x", "y"] * 5, "y": np.arange(10) % 3}
     pyarrow.parquet.write_table(pyarrow.table(columns), out)
-    add(
-        "parquet",
-        "t.parquet",
-        out.getvalue(),
-        lambda path: load_data(f"parquet:{path}", target="y"),
-    )
+    add("parquet", "t.parquet", out.getvalue(), table_of("parquet"))
     uci = io.BytesIO()
     masks = np.packbits(np.eye(2, 10, dtype=bool), axis=1)
     np.savez(uci, x=x, y=x[:, 0], n_splits=np.array(2), test_mask=masks)
@@ -398,10 +377,8 @@ def _add_onnx(add):
     make = onnx.helper
     x, y = (make.make_tensor_value_info(name, 1, ["n", 4]) for name in ("input", "logits"))
     weight = onnx.numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
-    steps = [
-        make.make_node("MatMul", ["input", "w"], ["h"]),
-        make.make_node("Relu", ["h"], ["logits"]),
-    ]
+    nodes = (("MatMul", ["input", "w"], ["h"]), ("Relu", ["h"], ["logits"]))
+    steps = [make.make_node(*node) for node in nodes]
     graph = make.make_graph(steps, "g", [x], [y], [weight])
     model = make.make_model(graph, opset_imports=[make.make_opsetid("", 17)], ir_version=8)
     make.set_model_props(model, {"classes": '["a", "b", "c", "d"]', "likelihood": "null"})
@@ -413,12 +390,11 @@ def _add_run(home, add):
         "from torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), "
         "nn.Linear(4, 1))\n"
     )
-    rows = "\n".join(f"{i % 5},{i % 7},{i % 3},{0.5 * i}" for i in range(30))
-    (home / "own.csv").write_text(f"a,b,c,y\n{rows}\n")
+    table = write_table(home / "own.csv", 30, "a,b,c,y", lambda i: (i % 5, i % 7, i % 3, 0.5 * i))
     sys.path.insert(0, str(home))
     try:
-        table = {"data": f"csv:{home / 'own.csv'}", "target": "y", "net": "module:fuzzed_net.make"}
-        runs.train(**table, steps=2, out=home / "run", figures=False, device="cpu")
+        given = {"data": f"csv:{table}", "target": "y", "net": "module:fuzzed_net.make"}
+        runs.train(**given, steps=2, out=home / "run", figures=False, device="cpu")
     finally:
         sys.path.remove(str(home))
         sys.modules.pop("fuzzed_net", None)
@@ -431,12 +407,8 @@ def _add_run(home, add):
         add(f"run {name}", f"run/{name}", _unsigned(run / name), _run_of)
     checkpoint = next((run / "checkpoints").glob("*.safetensors"))
     content = _unsigned(checkpoint)
-    add(
-        "checkpoint",
-        checkpoint.relative_to(home),
-        content,
-        lambda path: read_checkpoint(path.parent),
-    )
+    name = checkpoint.relative_to(home)
+    add("checkpoint", name, content, lambda path: read_checkpoint(path.parent))
 
 
 def _run_of(path):
@@ -444,8 +416,6 @@ def _run_of(path):
 
 
 def _history_of(path):
-    from bayesieve.runs.folder import RunFolder
-
     return _history(RunFolder(path.parent))
 
 
