@@ -13,7 +13,7 @@ import bayesieve as bs
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.storage import load_posterior, load_sparse
 from problems import normal32, seeded
-from zoo import built
+from zoo import Calling, built
 
 
 @dataclass
@@ -131,14 +131,12 @@ class Transformer(nn.Module):
         return self.head((h + self.feed(h)).mean(1))
 
 
-class Bag(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(12, 8)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, words):
-        return self.head(torch.tanh(self.embed(words)).mean(1))
+def bag():
+    return Calling(
+        lambda s, words: s.head(torch.tanh(s.embed(words)).mean(1)),
+        embed=nn.Embedding(12, 8),
+        head=nn.Linear(8, 3),
+    )
 
 
 def conv_net():
@@ -166,8 +164,8 @@ CASES = {
     "conv-local": (conv_net, bs.SBNN(lr=0.01, local=True), 6, 0.2),
     "transformer-sbnn": (Transformer, SBNN_, 15, 0.35),
     "transformer-map": (Transformer, MAP_, 10, 0.25),
-    "embedding-flat-vi": (Bag, bs.FlatVI(lr=0.02), 20, 0.25),
-    "embedding-sbnn": (Bag, bs.SBNN(lr=0.02), 20, 0.25),
+    "embedding-flat-vi": (bag, bs.FlatVI(lr=0.02), 20, 0.25),
+    "embedding-sbnn": (bag, bs.SBNN(lr=0.02), 20, 0.25),
 }
 
 
@@ -175,7 +173,7 @@ CASES = {
 def test_any_module_is_fitted_pruned_scored_and_saved(
     tmp_path, digits, build, engine, epochs, bound
 ):
-    train, test = sentences() if build is Bag else images(digits)
+    train, test = sentences() if build is bag else images(digits)
     model = built(build)
     roles = bs.Roles(prune=(nn.Embedding,))
     problem = bs.Problem(model, bs.likelihoods.Categorical(), (train.x, train.y), roles=roles)

@@ -23,7 +23,7 @@ from bayesieve.deliver.serving import predict_bundle
 from bayesieve.sieve.compact import compact
 from faults.rows import Tally, cases
 from problems import posterior_around, seeded
-from zoo import built, chain
+from zoo import Calling, built, chain
 
 N_THREADS = 4
 N_CALLS = cases(60, 500)
@@ -87,17 +87,13 @@ class Attention(nn.Module):
         return self.last(self.attention(words, words, words)[0].flatten(1))
 
 
-class Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = self.again = nn.Linear(N_FEATURES, N_FEATURES)
-        self.last = nn.Linear(N_FEATURES, 3)
-
-    def forward(self, x):
-        return self.last(self.again(torch.tanh(self.first(x))))
+def tied():
+    layer, last = nn.Linear(N_FEATURES, N_FEATURES), nn.Linear(N_FEATURES, 3)
+    function = lambda s, x: s.last(s.again(torch.tanh(s.first(x))))  # noqa: E731
+    return Calling(function, first=layer, again=layer, last=last)
 
 
-@pytest.mark.parametrize("make", [small_net, batch_norm_net, Attention, Tied])
+@pytest.mark.parametrize("make", [small_net, batch_norm_net, Attention, tied])
 def test_sampled_predictions_of_a_posterior(make):
     posterior = posterior_around(built(make), Categorical(), 0.1)
     assert_same_in_threads(lambda x: bs.predict(posterior, x, n_samples=8).probs, inputs())

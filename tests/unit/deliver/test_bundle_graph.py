@@ -15,6 +15,7 @@ from bayesieve.deliver.bundle import allowed
 from bayesieve.deliver.bundle.graph import graph_from_json, graph_to_json, output_shape, trace
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compaction.attention import HeadAttention
+from zoo import Calling
 
 
 class Residual(nn.Module):
@@ -36,23 +37,21 @@ class Residual(nn.Module):
         return self.head(h.view(h.size(0), -1)) / h.shape[1]
 
 
-class Heads(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.query, self.key, self.value = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 6)
-        self.attend = HeadAttention(2, 0.7)
+def heads():
+    return Calling(
+        lambda s, x: s.attend(s.query(x), s.key(x), s.value(x)).mean(1),
+        query=nn.Linear(4, 4),
+        key=nn.Linear(4, 4),
+        value=nn.Linear(4, 6),
+        attend=HeadAttention(2, 0.7),
+    )
 
-    def forward(self, x):
-        return self.attend(self.query(x), self.key(x), self.value(x)).mean(1)
 
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
-
-    def forward(self, x):
-        return self.attention(x, x, x, need_weights=False)[0].sum(1)
+def attention():
+    return Calling(
+        lambda s, x: s.attention(x, x, x, need_weights=False)[0].sum(1),
+        attention=nn.MultiheadAttention(4, 2, batch_first=True),
+    )
 
 
 def rebuilt(module):
@@ -67,8 +66,8 @@ def rebuilt(module):
 
 MODULES = {
     "residual": (Residual, (1, 6, 6)),
-    "heads": (Heads, (3, 4)),
-    "attention": (Attention, (3, 4)),
+    "heads": (heads, (3, 4)),
+    "attention": (attention, (3, 4)),
     "encoder": (
         lambda: nn.Sequential(
             nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Flatten(), nn.Linear(12, 2)

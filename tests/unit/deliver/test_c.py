@@ -17,6 +17,7 @@ from bayesieve.nets import PiecewiseLinear, lenet5, lenet5_caffe, mlp
 from bayesieve.uncertainty.familiarity import Familiarity
 from compiled import COMPILER, FLAGS, needs_compiler, run_c
 from problems import normal32, seeded
+from zoo import Calling
 
 
 class Select(nn.Module):
@@ -283,47 +284,18 @@ def test_unsupported_layers_are_named(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(3, 3)
-
-    def forward(self, x):
-        return x + self.fc(x)
-
-
-class Shifted(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one = nn.Parameter(torch.ones(1))
-
-    def forward(self, x):
-        return torch.add(x, self.one)
-
-
-class Gelu(nn.Module):
-    def forward(self, x):
-        return F.gelu(x)
-
-
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-
-class AlwaysDropping(nn.Module):
-    def forward(self, x):
-        return F.dropout(x)
-
-
 @pytest.mark.parametrize(
     ("module", "shape", "message"),
     [
-        (Residual(), (3,), "branches at 'add'"),
-        (Shifted(), (3,), r"\(add\) is not supported of shape \(1,\) to \(3,\)"),
-        (Gelu(), (3,), r"layer 'gelu' \(gelu\)"),
-        (Branching(), (3,), "cannot be traced"),
-        (AlwaysDropping(), (3,), r"layer 'dropout' \(dropout\)"),
+        (Calling(lambda s, x: x + s.fc(x), fc=nn.Linear(3, 3)), (3,), "branches at 'add'"),
+        (
+            Calling(lambda s, x: torch.add(x, s.one), one=nn.Parameter(torch.ones(1))),
+            (3,),
+            r"\(add\) is not supported of shape \(1,\) to \(3,\)",
+        ),
+        (Calling(lambda s, x: F.gelu(x)), (3,), r"layer 'gelu' \(gelu\)"),
+        (Calling(lambda s, x: x if x.sum() > 0 else -x), (3,), "cannot be traced"),
+        (Calling(lambda s, x: F.dropout(x)), (3,), r"layer 'dropout' \(dropout\)"),
         (nn.Identity(), (3,), "no layer that computes"),
         (nn.Linear(3, 2), (4, 3), r"inputs of shape \(4, 3\); flatten"),
         (nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular"), (1, 4, 4), "padding_mode"),

@@ -17,42 +17,32 @@ from bayesieve.deliver.layers import (
 )
 from bayesieve.errors import UnsupportedModelError
 from problems import normal32
+from zoo import Calling
 
 
-class Mixed(nn.Module):
+def mixed():
     """A flattening, a BatchNorm behind an activation, and calls of functions."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.norm = nn.Linear(4, 3), nn.Linear(3, 2), nn.BatchNorm1d(3)
-
-    def forward(self, x):
-        return torch.tanh(self.b(self.norm(F.relu(self.a(torch.flatten(x, 1))))))
-
-
-class Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return x + self.inner(x)
+    return Calling(
+        lambda s, x: torch.tanh(s.b(s.norm(F.relu(s.a(torch.flatten(x, 1)))))),
+        a=nn.Linear(4, 3),
+        b=nn.Linear(3, 2),
+        norm=nn.BatchNorm1d(3),
+    )
 
 
-class Branching(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
+def residual():
+    return Calling(lambda s, x: x + s.inner(x), inner=nn.Linear(4, 4))
 
 
 def test_layers_in_the_order_of_their_calls():
-    layers = read_layers("test", Mixed(), (2, 2))
+    layers = read_layers("test", mixed(), (2, 2))
     assert [type(layer) for layer in layers] == [Linear, Activation, Scale, Linear, Activation]
     assert [layer.kind for layer in layers if isinstance(layer, Activation)] == ["ReLU", "Tanh"]
     assert [layer.name for layer in layers if isinstance(layer, Linear)] == ["a", "b"]
 
 
 def test_other_operations_may_stay_calls():
-    net, x = Mixed().eval(), normal32(5, 2, 2, seed=1)
+    net, x = mixed().eval(), normal32(5, 2, 2, seed=1)
     layers = read_layers("test", net, (2, 2), calls=True)
     assert [type(layer) for layer in layers] == [Linear, Activation, Call, Linear, Activation]
     torch.testing.assert_close(run_layers(layers, x), net(x).detach())
@@ -69,7 +59,7 @@ def test_batch_norm_is_folded_into_the_layer_before_it():
 
 @pytest.mark.parametrize("calls", [True, False])
 def test_why_a_network_has_no_such_form(calls):
-    with pytest.raises(UnsupportedModelError, match="test: Branching cannot be traced"):
-        read_layers("test", Branching(), (4,), calls=calls)
+    with pytest.raises(UnsupportedModelError, match="test: Calling cannot be traced"):
+        read_layers("test", Calling(lambda s, x: x if x.sum() > 0 else -x), (4,), calls=calls)
     with pytest.raises(UnsupportedModelError, match="test: the network branches at 'add'"):
-        read_layers("test", Residual(), (4,), calls=calls)
+        read_layers("test", residual(), (4,), calls=calls)

@@ -24,6 +24,7 @@ from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError
 from bayesieve.uncertainty.familiarity import Familiarity
 from problems import normal32, posterior_around
+from zoo import Calling
 
 onnx = pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
 runtime = pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
@@ -172,14 +173,12 @@ def test_word_numbers_and_double_precision(tmp_path):
     torch.testing.assert_close(run(path, x)["output"], module(x))
 
 
-class OneBatch(nn.Module):
-    def forward(self, x):
-        return x.reshape(2, 3) * 2
+def one_batch():
+    return Calling(lambda s, x: x.reshape(2, 3) * 2)
 
 
-class Strange(nn.Module):
-    def forward(self, x):
-        return torch.special.bessel_j0(x)
+def strange():
+    return Calling(lambda s, x: torch.special.bessel_j0(x))
 
 
 @pytest.mark.slow
@@ -204,8 +203,8 @@ def test_tokens_are_checked_on_tokens_like_those_given(tmp_path):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (OneBatch(), r"torch\.export cannot trace"),
-        (Strange(), r"torch\.onnx cannot convert .*bessel_j0.* or use export_pt2"),
+        (one_batch(), r"torch\.export cannot trace"),
+        (strange(), r"torch\.onnx cannot convert .*bessel_j0.* or use export_pt2"),
     ],
 )
 def test_modules_that_onnx_cannot_express(module, message, tmp_path):

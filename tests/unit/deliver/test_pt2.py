@@ -8,6 +8,7 @@ from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import mlp
 from problems import normal32
+from zoo import Calling
 
 
 def network():
@@ -29,21 +30,19 @@ def test_archive_gives_the_same_outputs_for_any_batch(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["net.pt2"]
 
 
-class Reader(nn.Module):
+def reader():
     """Words to classes by a recurrent layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.rnn = nn.Embedding(9, 4), nn.LSTM(4, 5, batch_first=True)
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, x):
-        return self.head(self.rnn(self.words(x))[0][:, -1])
+    return Calling(
+        lambda s, x: s.head(s.rnn(s.words(x))[0][:, -1]),
+        words=nn.Embedding(9, 4),
+        rnn=nn.LSTM(4, 5, batch_first=True),
+        head=nn.Linear(5, 3),
+    )
 
 
 def test_a_recurrent_network_is_exported_without_a_warning(tmp_path):
     torch.manual_seed(0)
-    module, x = Reader().eval(), torch.arange(8).view(2, 4)
+    module, x = reader().eval(), torch.arange(8).view(2, 4)
     again = torch.export.load(export_pt2(module, tmp_path / "net.pt2", x)).module()
     torch.testing.assert_close(again(x), module(x))
     with pytest.raises(
@@ -71,31 +70,19 @@ def test_transposed_weights_and_views_are_written_alone(tmp_path):
     torch.testing.assert_close(torch.export.load(path).module()(x), module(x))
 
 
-class OneBatch(nn.Module):
-    def forward(self, x):
-        return x.reshape(2, 3) * 2
-
-
-class Data(nn.Module):
-    def forward(self, x):
-        return x if x.sum() > 0 else -x
-
-
-@pytest.mark.parametrize("module", [OneBatch(), Data()])
+@pytest.mark.parametrize(
+    "module",
+    [Calling(lambda s, x: x.reshape(2, 3) * 2), Calling(lambda s, x: x if x.sum() > 0 else -x)],
+)
 def test_modules_that_cannot_be_traced(module, tmp_path):
     with pytest.raises(UnsupportedModelError, match=r"export_pt2: torch\.export cannot trace"):
         export_pt2(module, tmp_path / "net.pt2", torch.ones(2, 3))
     assert not list(tmp_path.iterdir())
 
 
-class Pair(nn.Module):
-    def forward(self, x):
-        return x, x
-
-
 def test_modules_must_return_one_tensor(tmp_path):
     with pytest.raises(UnsupportedModelError, match="one tensor, got tuple"):
-        export_pt2(Pair(), tmp_path / "net.pt2", torch.ones(2, 3))
+        export_pt2(Calling(lambda s, x: (x, x)), tmp_path / "net.pt2", torch.ones(2, 3))
 
 
 def test_another_result_is_refused_and_nothing_written(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from bayesieve.deliver.runtime.kernels import (
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.sieve.compact import compact
 from problems import normal32, seeded
+from zoo import Calling
 
 SIZES = (1, 2, 4, 5, 7, 15, 16, 17, 31, 32, 33, 63, 64, 65, 83, 130)  # around every border
 
@@ -316,17 +317,12 @@ def test_a_compacted_network_with_selected_features():
     assert relative(as_runtime(small, x)(x), net(x).detach()) < 1e-5
 
 
-class _Residual(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return x + self.inner(x)
+def residual():
+    return Calling(lambda s, x: x + s.inner(x), inner=nn.Linear(4, 4))
 
 
 def test_a_network_that_branches_runs_as_it_is():
-    net = _Residual()
+    net = residual()
     made = as_runtime(net, inputs(4, 4))
     assert torch.equal(made(inputs(9, 4)), net(inputs(9, 4)).detach())
     assert {row.choice for row in made.plan} == {"torch"}

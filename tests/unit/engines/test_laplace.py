@@ -15,7 +15,7 @@ from bayesieve.engines.laplace import fitted_width, laplace, laplace_units
 from bayesieve.engines.map import MAP
 from bayesieve.errors import UnsupportedModelError
 from problems import conjugate, normal, run, seeded
-from zoo import BY_NAME, built, chain
+from zoo import BY_NAME, Calling, built, chain
 
 
 def test_it_is_exact_for_linear_regression():
@@ -87,22 +87,21 @@ def test_sampled_labels_agree_on_average(likelihood):
     torch.testing.assert_close(sampled, exact, rtol=0.1, atol=0)
 
 
-class Reader(nn.Module):
+def reader():
     """Two classes at each of three positions, from tokens mixed over the positions."""
-
-    def __init__(self):
-        super().__init__()
-        self.token, self.mix, self.out = nn.Embedding(5, 4), nn.Linear(3, 3), nn.Linear(4, 2)
-
-    def forward(self, x):
-        return self.out(torch.tanh(self.mix(self.token(x).mT).mT))
+    return Calling(
+        lambda s, x: s.out(torch.tanh(s.mix(s.token(x).mT).mT)),
+        token=nn.Embedding(5, 4),
+        mix=nn.Linear(3, 3),
+        out=nn.Linear(4, 2),
+    )
 
 
 def sequences(n):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         x = torch.randint(5, (n, 3))
-        return Reader().double(), (x, x % 2)
+        return reader().double(), (x, x % 2)
 
 
 def test_positions_of_a_sequence_have_labels_of_their_own():
@@ -220,35 +219,26 @@ def test_wrong_settings_and_models_are_refused():
     with pytest.raises(ValueError, match=r"^laplace: batch_size must be > 0"):
         laplace(problem, batch_size=0)
     with pytest.raises(UnsupportedModelError, match=r"^laplace: the gradient of a single example"):
-        laplace(Problem(Pairs().double(), Gaussian(), data))
+        laplace(Problem(pairs().double(), Gaussian(), data))
 
 
-class Pairs(nn.Module):
+def pairs():
     """Takes examples two by two: a batch of one fails."""
-
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.out(x.reshape(2, -1, 3)).reshape(-1, 2)
+    return Calling(lambda s, x: s.out(x.reshape(2, -1, 3)).reshape(-1, 2), out=nn.Linear(3, 2))
 
 
-class Recurrent(nn.Module):
+def recurrent(kind):
     """Reads three inputs in turn, through a layer that `vmap` cannot batch."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.cell = kind(1, 3, batch_first=True)
-        self.out = nn.Linear(3, 2)
-
-    def forward(self, x):
-        return self.out(self.cell(x[..., None])[0][:, -1])
+    return Calling(
+        lambda s, x: s.out(s.cell(x[..., None])[0][:, -1]),
+        cell=kind(1, 3, batch_first=True),
+        out=nn.Linear(3, 2),
+    )
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM], ids=lambda kind: kind.__name__)
 def test_recurrent_layers_have_the_gauss_newton_diagonal_too(kind):
-    model = built(lambda: Recurrent(kind).double())
+    model = built(lambda: recurrent(kind).double())
     problem = Problem(model, Gaussian(0.5), (normal(5, 3, seed=0), normal(5, 2, seed=1)))
     found = laplace(problem, prior=Normal(0.5), labels="exact", batch_size=2)
     expected = torch.zeros_like(problem.initial)

@@ -22,6 +22,7 @@ from bayesieve.report import embed as embedding
 from bayesieve.report.embed import embed, run_embedded
 from bayesieve.report.source import Limits, Source
 from reports import node, untrained
+from zoo import Calling
 
 FORWARD = """
     const network = loadNetwork(given.network);
@@ -236,17 +237,12 @@ def test_the_page_checks_itself():
     assert wrong["worst"] == pytest.approx(0.01, rel=0.1)
 
 
-class Branching(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 3), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.a(x) + self.b(x)
+def branching():
+    return Calling(lambda s, x: s.a(x) + s.b(x), a=nn.Linear(4, 3), b=nn.Linear(4, 3))
 
 
 def test_networks_that_are_no_chain_are_left_out_with_the_reason():
-    source = source_of(Branching(), (4,))
+    source = source_of(branching(), (4,))
     with pytest.raises(UnsupportedModelError, match="branches at") as caught:
         embed(source, levels_of(source.posterior), Limits())
     assert "export_c" not in str(caught.value)

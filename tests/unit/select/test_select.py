@@ -23,7 +23,7 @@ from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from engine_table import ENGINES
 from problems import seeded
-from zoo import built
+from zoo import Calling, built
 
 
 def random_matrices(sizes, seed):
@@ -187,16 +187,11 @@ def test_one_draw_has_no_evidence():
                                       {"0.weight": 1.0})  # fmt: skip
 
 
-class Forked(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 1)
-
-    def forward(self, x):
-        return self.b(x + self.a(x))
+def forked():
+    return Calling(lambda s, x: s.b(x + s.a(x)), a=nn.Linear(3, 3), b=nn.Linear(3, 1))
 
 
-@pytest.mark.parametrize("module", [Forked(), nn.Sequential(nn.Conv1d(1, 1, 1), nn.Linear(3, 1))])
+@pytest.mark.parametrize("module", [forked(), nn.Sequential(nn.Conv1d(1, 1, 1), nn.Linear(3, 1))])
 def test_networks_that_are_not_sequential_are_refused(module):
     with pytest.raises(UnsupportedModelError, match="sequence of Linear"):
         linear_layers(Network.of(module, Gaussian()))

@@ -30,7 +30,7 @@ from bayesieve.sieve.unit_rules import (
 )
 from problems import normal32, seeded
 from runs import fit_toy, toy
-from zoo import built
+from zoo import Calling, built
 
 
 def point(model):
@@ -49,14 +49,12 @@ def gaussian(model, seed=0):
     return Factorised(network, mean, std, Normal(1.0), logit, network.buffers())
 
 
-class Transformer(nn.Module):
-    def __init__(self, heads=3):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(6, heads, batch_first=True)
-        self.out = nn.Linear(6, 2)
-
-    def forward(self, x):
-        return self.out(self.attention(x, x, x, need_weights=False)[0].mean(1))
+def transformer(heads=3):
+    return Calling(
+        lambda s, x: s.out(s.attention(x, x, x, need_weights=False)[0].mean(1)),
+        attention=nn.MultiheadAttention(6, heads, batch_first=True),
+        out=nn.Linear(6, 2),
+    )
 
 
 def alive(sparse, name):
@@ -92,7 +90,7 @@ def test_channels_leave_through_blocks_of_columns_of_a_flattened_layer():
 
 
 def test_a_head_gone_is_as_if_it_were_not_there():
-    posterior = gaussian(Transformer())
+    posterior = gaussian(transformer())
     sparse = prune(posterior, keep_units({"attention": 2}, score="magnitude"))
     x = normal32(4, 5, 6, seed=1)
     small = compact(sparse, x)
