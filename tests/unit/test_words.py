@@ -5,6 +5,7 @@ A budget is the number of places that are left; it falls, and never rises.
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,7 @@ def _around(text: str, hit: re.Match[str]) -> str:
     return " ".join(text[max(hit.start() - 40, 0) : hit.end() + 30].split())
 
 
+@cache
 def strings(path: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
     """Docstrings of a file, and its other strings, each with its line."""
     tree, docs, others, seen = ast.parse(path.read_text(encoding="utf-8")), [], [], set()

@@ -152,6 +152,7 @@ def test_pixels_are_sequences_with_another_axis():
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [tagged(first=True), questions()], ids=["pixels", "questions"])
 def test_delivery_gives_every_position(problem, tmp_path):
     posterior = fit(problem, FlatVI(lr=0.01), epochs=1, batch_size=6).posterior

@@ -73,6 +73,7 @@ def test_chains_sample_the_joint_posterior_of_all_models(n_targets, groups, monk
     assert float(found.error.max()) < 0.03
 
 
+@pytest.mark.slow
 def test_a_null_neighbour_of_a_strong_column_is_not_included():
     kept, right = [], []
     for seed in range(2):

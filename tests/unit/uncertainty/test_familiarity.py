@@ -255,6 +255,7 @@ def test_evaluate_scores_the_answers_that_are_left(likelihood, name):
 # --- delivered
 
 
+@pytest.mark.slow
 def test_a_bundle_and_its_onnx_file_state_the_same_familiarity(tmp_path):
     module, _ = point(Categorical())
     x = torch.cat([LINE, LINE + 50, X[:50]])

@@ -115,6 +115,7 @@ NETS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETS)
 def test_moments_are_those_of_ten_thousand_draws(name):
     make, shape, off, spread = NETS[name]
