@@ -21,7 +21,7 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "the data to say how sparse",
+        "the data to decide the sparsity",
         "`BMR`: `train --engine bmr`",
         (
             "Fashion-MNIST, LeNet-5, the paper's settings: removes "
@@ -32,7 +32,7 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "to thin a trained network without training",
+        "to sieve a trained network without training",
         "`laplace_units` and `prune_units_by_evidence`: `bayesieve sieve`",
         (
             "784-300-100-10 on MNIST: {own-laplace-unit-0.5:.2f} % error with 50 % zeros, "
@@ -41,7 +41,7 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "speed in every library: whole units",
+        "speed in every library: structured pruning",
         "`SBNN` with `GradualUnits`: `train --keep-units 0.3`",
         (
             "LeNet-5-Caffe on MNIST, 20-50-500 units to 8-16-50: {own-units-error:.2f} % error, "
@@ -60,7 +60,7 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "draws of the posterior, and chains to compare",
+        "posterior samples, and chains to compare",
         '`SGHMC(adapt="sa")`: `train --engine sghmc --adapt sa --chains 4`',
         (
             "MNIST, conv2-fc2, 4 chains: {aeb-table-2-mnist-sghmc-sa:.2f} % accuracy",
@@ -68,10 +68,10 @@ WANTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "few passes, no learning rate",
+        "few epochs, no learning rate",
         "`TDAMP`: `train --engine tdamp`",
         (
-            "784-128-10 on 10,000 MNIST images in 10 passes, half the units left: accuracy "
+            "784-128-10 on 10,000 MNIST images in 10 epochs, half the units left: accuracy "
             "{tdamp-table-4.1-accuracy:.3f}",
             "digits: {own-digits-tdamp-mlp:.3f}, Adam {own-digits-adam-mlp:.3f}",
             "RMSE on Concrete {own-tdamp-concrete:.2f}",
@@ -86,7 +86,7 @@ def wants_table(findings: Findings) -> str:
 
     Example:
         >>> wants_table({}).splitlines()[3]
-        '| the data to say how sparse | `BMR`: `train --engine bmr` |  |'
+        '| the data to decide the sparsity | `BMR`: `train --engine bmr` |  |'
     """
     known = {row["name"]: row["ours"] for row in listing(findings) if row["ours"] is not None}
     lines = ["| you want | take | what it reached |", "| --- | --- | --- |"]

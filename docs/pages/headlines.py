@@ -40,12 +40,12 @@ def _mnist(metric: str) -> Place:
 
 
 HEADLINES = (
-    Headline("LeNet-300-100, MNIST, `SBNN`, error %", "1.94: 95 % zeros, cut once",
+    Headline("LeNet-300-100, MNIST, `SBNN`, error %", "1.94: 95 % zeros, one-shot",
              "studies/sbnn.md",
              {"paper": Place("sbnn-droprate", "l300-set2", "inclusion-95", 100),
               "single": _mnist("error"), "averaged": _mnist("mc_error")},
              {"single": "98.5 % zeros"}),
-    Headline("VGG-like, CIFAR-10, `SBNN`, error %", "8.70: 98.5 % zeros, cut once",
+    Headline("VGG-like, CIFAR-10, `SBNN`, error %", "8.70: 98.5 % zeros, one-shot",
              "studies/sbnn.md", {"single": Place("sbnn-vgg", "98.5", "error")}),
     Headline("LeNet-5, Fashion-MNIST, `BMR`, accuracy %", "90.1: 81 % zeros",
              "studies/bmr_images.md",
