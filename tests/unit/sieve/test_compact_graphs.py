@@ -4,7 +4,7 @@ import operator
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from bayesieve.sieve.compact import compact
@@ -32,33 +32,35 @@ def reasons(small: nn.Module) -> str:
     return "\n".join(small.compaction.kept)
 
 
-class Block(nn.Module):
-    def __init__(self, n: int) -> None:
-        super().__init__()
-        self.one, self.two = nn.Conv2d(n, n, 3, padding=1), nn.Conv2d(n, n, 3, padding=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x + self.two(torch.relu(self.one(x))))
-
-
-class Blocks(nn.Module):
+def blocks() -> Calling:
     """A stem, one residual block of 16 channels and a head."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 16, 3, padding=1)
-        self.layer2 = nn.Sequential(Block(16))
-        self.head = nn.Linear(16, 2)
+    def conv(n: int) -> nn.Conv2d:
+        return nn.Conv2d(n, 16, 3, padding=1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.layer2(self.stem(x)).mean((2, 3)))
+    block = Calling(
+        lambda s, x: torch.relu(x + s.two(torch.relu(s.one(x)))), one=conv(16), two=conv(16)
+    )
+    return Calling(
+        lambda s, x: s.head(s.layer2(s.stem(x)).mean((2, 3))),
+        stem=conv(3), layer2=nn.Sequential(block), head=nn.Linear(16, 2),
+    )  # fmt: skip
+
+
+def compacted(function) -> nn.Module:
+    """A layer with two dead units of four, a function of them, and a last layer, compacted."""
+    net = Calling(
+        lambda s, x: s.last(function(s.first(x))),
+        first=without(nn.Linear(3, 4), rows=[1, 2]), last=nn.Linear(4, 2),
+    )  # fmt: skip
+    return compact(net, torch.randn(2, 3))
 
 
 IMAGES = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
 def test_residual_sum_keeps_what_is_dead_in_one_term():
-    net = Blocks()
+    net = blocks()
     without(net.layer2[0].two, rows=range(14))
     small = compact(net, IMAGES)
     assert "layer2.0 residual sum keeps 14 channels alive: constant in one term" in reasons(small)
@@ -66,7 +68,7 @@ def test_residual_sum_keeps_what_is_dead_in_one_term():
 
 
 def test_residual_channel_dead_in_all_terms_goes():
-    net = Blocks()
+    net = blocks()
     without(net.layer2[0].two, rows=range(5), bias=0)
     without(net.stem, rows=range(5), bias=0)
     small = compact(net, IMAGES)
@@ -77,7 +79,7 @@ def test_residual_channel_dead_in_all_terms_goes():
 
 
 def test_residual_channel_nobody_reads_goes():
-    net = Blocks()
+    net = blocks()
     without(net.head, columns=range(4))
     without(net.layer2[0].one, columns=range(4))
     small = compact(net, IMAGES)
@@ -87,7 +89,7 @@ def test_residual_channel_nobody_reads_goes():
 
 @pytest.mark.parametrize("bias", [0.0, 0.5])
 def test_dead_branch_goes_as_a_whole(bias):
-    net = Blocks()
+    net = blocks()
     without(net.layer2[0].two, rows=range(16), bias=bias)
     small = compact(net, IMAGES)
     assert set(sizes(small)) == {"stem", "head"}
@@ -167,25 +169,19 @@ def test_transposed_convolution():
     assert sizes(compact(net, IMAGES))["1"] == (3, 2)
 
 
-def attention(d: int = 8, heads: int = 4, **options) -> Calling:
+def attention(d: int = 8, heads: int = 4) -> Calling:
     return Calling(
-        lambda s, x: s.head(x + s.attend(s.norm(x), s.norm(x), s.norm(x))[0]),
-        norm=nn.LayerNorm(d), attend=nn.MultiheadAttention(d, heads, batch_first=True, **options),
+        lambda s, x: s.head(x + s.attend(*[s.norm(x)] * 3, need_weights=False)[0]),
+        norm=nn.LayerNorm(d), attend=nn.MultiheadAttention(d, heads, batch_first=True),
         head=nn.Linear(d, 2),
     )  # fmt: skip
-
-
-def one_norm(net: Calling) -> Calling:
-    """Call the norm once, so that it is not a layer called several times."""
-    net.function = lambda s, x: s.head(x + s.attend(*[s.norm(x)] * 3, need_weights=False)[0])
-    return net
 
 
 TOKENS = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1))
 
 
 def test_head_without_value_or_output_goes():
-    net = one_norm(attention())
+    net = attention()
     with torch.no_grad():
         net.attend.in_proj_weight[16:18] = 0  # the values of head 0
         net.attend.in_proj_bias[16:18] = 0.7
@@ -201,7 +197,7 @@ def test_head_without_value_or_output_goes():
 
 
 def test_single_dimensions_of_heads_go_where_all_heads_can_spare_one():
-    net = one_norm(attention(heads=2))
+    net = attention(heads=2)
     with torch.no_grad():
         net.attend.out_proj.weight[:, [0, 5]] = 0
         net.attend.out_proj.weight[:, 6] = 0  # head 1 could be narrower than head 0
@@ -317,18 +313,16 @@ def test_channels_are_followed_through_other_shapes(name):
 
 
 def test_some_channels_are_taken_by_slices():
-    net = Calling(
-        lambda s, x: s.last(torch.cat([s.first(x)[:, 1:4], s.first(x)[..., 4:]], 1)[:, None, :-1]),
-        first=without(nn.Linear(3, 6), rows=[2, 4]), last=nn.Linear(4, 2),
-    )  # fmt: skip
-    small = compact(net, torch.randn(2, 3))
-    assert sizes(small) == {"first": (3, 6), "last": (4, 2)}  # called twice
-    net = Calling(
-        lambda s, x: s.last(torch.cat([(y := s.first(x))[:, 1:4], y[..., 4:]], 1)[:, None, :-1]),
-        first=without(nn.Linear(3, 6), rows=[2, 4]), last=nn.Linear(4, 2),
-    )  # fmt: skip
-    small = compact(net, torch.randn(2, 3))
-    assert sizes(small) == {"first": (3, 2), "last": (2, 2)}
+    def taken(x, y):
+        return torch.cat([x[:, 1:4], y[..., 4:]], 1)[:, None, :-1]
+
+    for forward, left in (
+        (lambda s, x: s.last(taken(s.first(x), s.first(x))), {"first": (3, 6), "last": (4, 2)}),
+        (lambda s, x: s.last(taken(y := s.first(x), y)), {"first": (3, 2), "last": (2, 2)}),
+    ):  # called twice, a layer stays
+        first = without(nn.Linear(3, 6), rows=[2, 4])
+        net = Calling(forward, first=first, last=nn.Linear(4, 2))
+        assert sizes(compact(net, torch.randn(2, 3))) == left
 
 
 BARRIERS = {
@@ -354,11 +348,7 @@ BARRIERS = {
 @pytest.mark.parametrize("name", BARRIERS)
 def test_what_is_not_known_keeps_everything(name):
     function, reason = BARRIERS[name]
-    net = Calling(
-        lambda s, x: s.last(function(s.first(x))),
-        first=without(nn.Linear(3, 4), rows=[1, 2]), last=nn.Linear(4, 2),
-    )  # fmt: skip
-    small = compact(net, torch.randn(2, 3))
+    small = compacted(function)
     assert sizes(small)["first"] == (3, 4)
     with pytest.raises(AssertionError, match=reason):  # pytest's own way to search a text
         raise AssertionError(reasons(small))
@@ -366,11 +356,7 @@ def test_what_is_not_known_keeps_everything(name):
 
 @pytest.mark.parametrize("read", [lambda x: x.size(1), lambda x: x.shape[-1]])
 def test_a_number_of_channels_that_is_read_stays_as_it_was(read):
-    net = Calling(
-        lambda s, x: s.last((h := s.first(x)) * read(h)),
-        first=without(nn.Linear(3, 4), rows=[1, 2]), last=nn.Linear(4, 2),
-    )  # fmt: skip
-    assert sizes(compact(net, torch.randn(2, 3)))["first"] == (3, 2)
+    assert sizes(compacted(lambda h: h * read(h)))["first"] == (3, 2)
 
 
 def test_layer_called_twice_stays():
@@ -422,27 +408,15 @@ def test_difference_from_a_constant_branch():
 
 
 def test_arithmetic_with_numbers():
-    net = Calling(
-        lambda s, x: 1 - s.last(2 * s.first(x) + 1) / 3,
-        first=without(nn.Linear(3, 4), rows=[1, 2]), last=nn.Linear(4, 2),
-    )  # fmt: skip
-    assert sizes(compact(net, torch.randn(2, 3))) == {"first": (3, 2), "last": (2, 2)}
-
-
-class CallsDropout(nn.Module):
-    """Dropout as a call that asks the module whether it trains."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
-
-    def forward(self, x):
-        x = F.dropout(torch.relu(self.first(x)), 0.5, training=self.training)
-        return self.last(F.dropout(x, p=0.0, training=True))
+    assert sizes(compacted(lambda h: 1 - (2 * h + 1) / 3)) == {"first": (3, 2), "last": (2, 2)}
 
 
 def test_dropout_that_is_called_is_on_again_when_a_compacted_network_trains():
-    model, x = CallsDropout(), torch.ones(64, 4)
+    def forward(net, x):
+        x = F.dropout(torch.relu(net.first(x)), 0.5, training=net.training)
+        return net.last(F.dropout(x, p=0.0, training=True))
+
+    model, x = Calling(forward, first=nn.Linear(4, 6), last=nn.Linear(6, 2)), torch.ones(64, 4)
     with torch.no_grad():
         model.first.bias.fill_(3.0)  # no unit is silent by chance
         model.first.weight[:3] = 0

@@ -1,6 +1,7 @@
 """Whole units, channels and heads: what belongs to them, their scores, what stays."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from bayesieve.assess.costs import count_macs
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Samples, SparseModel
+from bayesieve.core.posterior import Samples, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
@@ -28,33 +29,29 @@ from bayesieve.sieve.unit_rules import (
     keep_units,
     layer_positions,
 )
-from problems import normal32, seeded
+from problems import normal32, posterior_around, seeded
 from runs import fit_toy, toy
-from zoo import Calling, built
+from zoo import Calling
 
 
 def point(model):
     network = Network.of(model, Gaussian())
-    w = built(lambda: torch.randn(network.layout.size))
-    return Samples(network, w[None])
+    return Samples(network, normal32(1, network.layout.size))
 
 
 def gaussian(model, seed=0):
-    network = Network.of(model, Gaussian())
-    generator = seeded(seed)
-    mean = torch.randn(network.layout.size, generator=generator)
-    std = 0.2 + torch.rand(network.layout.size, generator=generator)
-    std[network.layout.n_bayesian :] = 0
-    logit = torch.randn(network.layout.size, generator=generator)
-    return Factorised(network, mean, std, Normal(1.0), logit, network.buffers())
+    """A random posterior with a prior and logits of inclusion."""
+    made = posterior_around(model, Gaussian())
+    mean, logit = normal32(2, len(made.mean), seed=seed)
+    std = torch.where(made.std > 0, 0.2 + torch.rand(len(mean), generator=seeded(seed)), 0.0)
+    return replace(made, mean=mean, std=std, prior=Normal(1.0), logit_inclusion=logit)
 
 
-def transformer(heads=3):
+def transformer():
     return Calling(
         lambda s, x: s.out(s.attention(x, x, x, need_weights=False)[0].mean(1)),
-        attention=nn.MultiheadAttention(6, heads, batch_first=True),
-        out=nn.Linear(6, 2),
-    )
+        attention=nn.MultiheadAttention(6, 3, batch_first=True), out=nn.Linear(6, 2),
+    )  # fmt: skip
 
 
 def alive(sparse, name):
