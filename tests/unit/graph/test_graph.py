@@ -16,6 +16,7 @@ from bayesieve.graph.capture import capture
 from bayesieve.graph.operations import OPERATIONS, Kind, Operation
 from bayesieve.nets.convnets import lenet5, lenet5_caffe, lenet_300_100
 from bayesieve.sieve.units import links
+from problems import normal32
 from zoo import Calling, chain
 
 
@@ -245,3 +246,23 @@ def test_sequential_layers_open_nested_ones_and_count_repeated_ones():
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), shared), nn.Linear(2, 2), shared)
     assert [name for name, _ in sequential_layers(model)] == ["0.0", "0.1", "1", "2"]
     assert sequential_layers(shared) == [("", shared)]
+
+
+def test_a_call_without_weights_is_the_layer_that_computes_the_same():
+    net = Calling(
+        lambda s, x: torch.flatten(torch.max_pool2d(F.leaky_relu(x, 0.3), 2, 2, 0, 1, True)).tanh()
+    )
+    graph, x = capture("test", net), normal32(2, 3, 5, 5)
+    layers = [graph.as_layer(node) for node in graph.nodes[1:-1]]
+    assert torch.equal(nn.Sequential(*layers)(x), net(x))
+    weighted = capture("test", Calling(lambda s, x: F.layer_norm(x, (4,), s.w), w=nn.Parameter()))
+    assert [weighted.as_layer(node) for node in weighted.nodes[1:-1]] == [None, None]
+
+
+@pytest.mark.parametrize("name", ["add_", "div_", "mul_", "relu_", "sub_"])
+def test_operators_that_overwrite_have_a_spelling_that_is_written_elsewhere(name):
+    """`torch.export` gives such operators; compaction replaces what they become."""
+    operator = getattr(getattr(operations.aten, name), "default" if name == "relu_" else "Tensor")
+    assert not operations.overwrites(operator)
+    assert operations.spelled(operator, (), {})[1] in operations.OUT_OF_PLACE
+    assert operations.overwrites(operations.aten.exp_.default)
