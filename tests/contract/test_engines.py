@@ -25,7 +25,7 @@ from bayesieve.core.priors import (
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
-from bayesieve.engines.bmr import BMR
+from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
@@ -533,6 +533,28 @@ def test_engines_are_frozen_hashable_printable_and_comparable(engine):
         (lambda: SGHMC(friction=1.5), r"^SGHMC: friction must be between 0 and 1, got 1\.5"),
         (lambda: SGHMC(step_size=0.3), r"^SGHMC: gradient_variance \* step_size / 2 must be <="),
         (lambda: SGHMC(start="zero"), r"^SGHMC: start must be one of module, he"),
+        (lambda: TDAMP(power=0.0), r"^TDAMP: power must be > 0, got 0\.0\.$"),
+        (lambda: TDAMP(memory=-1.0), r"^TDAMP: memory must be > 0"),
+        (lambda: TDAMP(trust=0.0), r"^TDAMP: trust must be > 0"),
+        (lambda: TDAMP(damping=1.1), r"^TDAMP: damping must be between 0 and 1"),
+        (lambda: TDAMP(keep=2.0), r"^TDAMP: keep must be between 0 and 1"),
+        (lambda: TDAMP(judged_at=0.0), r"^TDAMP: judged_at must be > 0"),
+        (lambda: TDAMP(judged_at=1.5), r"^TDAMP: judged_at must be between 0 and 1"),
+        (lambda: TDAMP(prune_passes=(3, 2)), r"^TDAMP: prune_passes must be \(first, last\)"),
+        (lambda: GroupSparse(group="unit"), r"^GroupSparse: group must be .* Did you mean 'units'"),
+        (lambda: GroupSparse(active_prob=1.0), r"^GroupSparse: active_prob must be strictly"),
+        (lambda: GroupSparse(hidden_variance=0.0), r"^GroupSparse: hidden_variance must be > 0"),
+        (lambda: BMR(lr=0.0), r"^BMR: lr must be > 0, got 0\.0\.$"),
+        (lambda: BMR(init_std=-1.0), r"^BMR: init_std must be > 0"),
+        (lambda: BMR(start="normal"), r"^BMR: start must be one of module, he, uniform"),
+        (lambda: Reduction("savage"), r"Did you mean 'savage-dickey'"),
+        (lambda: Reduction(end=0.0), r"^Reduction: end must be > 0"),
+        (lambda: Reduction(end=1.5), r"^Reduction: end must be between 0 and 1"),
+        (lambda: Reduction(scope="all"), r"^Reduction: scope must be one of layer, global"),
+        (lambda: LayerScaled(std=0.0), r"^LayerScaled: std must be > 0"),
+        (lambda: HorseshoeVI(lr=0.0), r"^HorseshoeVI: lr must be > 0, got 0\.0\.$"),
+        (lambda: HorseshoeVI(init_std=-1.0), r"^HorseshoeVI: init_std must be > 0"),
+        (lambda: HorseshoeVI(start="zero"), r"^HorseshoeVI: start must be one of module, he"),
     ],
 )
 def test_impossible_settings_are_refused(make, message):
@@ -546,7 +568,10 @@ def test_impossible_settings_are_refused(make, message):
         (lambda: MAP(prior=LayerScaled()), "MAP: prior must be Normal or SpikeSlab, got LayerSc"),
         (lambda: FlatVI(prior=Horseshoe()), "FlatVI: prior must be Normal or SpikeSlab, got Hor"),
         (lambda: FlatVI(prior=Normal), "FlatVI: prior must be .*, got the class Normal"),
-        (lambda: SBNN(prior=Normal()), "SBNN: prior must be a SpikeSlab, got Normal"),
+        (
+            lambda: SBNN(prior=Normal()),
+            r"SBNN: prior must be a SpikeSlab, got Normal.*Use FlatVI for",
+        ),
         (lambda: BMR(prior=Normal()), "BMR: prior must be LayerScaled, got Normal"),
         (lambda: HorseshoeVI(prior=Normal()), "HorseshoeVI: prior must be Horseshoe, got Normal"),
         (lambda: SGLD(prior=MIXED), "SGLD: prior must be Normal or GaussianLaplace, got SpikeSl"),

@@ -8,17 +8,11 @@ import torch
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
-from bayesieve.core.priors import Normal, SpikeSlab, inclusion_logit, profiled_kl
+from bayesieve.core.priors import SpikeSlab, inclusion_logit, profiled_kl
 from bayesieve.core.problem import Problem
 from bayesieve.engines.sbnn import SBNN, stuck_in_slab
 from problems import linear_model, no_data, normal, run, seeded
 from zoo import BY_NAME
-
-
-def test_a_prior_without_a_spike_is_refused_with_the_engine_for_it():
-    words = r"^SBNN: prior must be a SpikeSlab, got Normal\(.*1\.0\)\. Use FlatVI for a Normal\.$"
-    with pytest.raises(TypeError, match=words):
-        SBNN(prior=Normal(1.0))
 
 
 def test_every_std_starts_in_the_basin_of_the_spike():

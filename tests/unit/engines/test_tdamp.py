@@ -1,6 +1,5 @@
 """Module A and the engine: exact small models, symmetries, groups, masks and promises."""
 
-import dataclasses
 import math
 
 import pytest
@@ -8,7 +7,6 @@ import torch
 from torch import nn
 from torch.special import log_ndtr
 
-from bayesieve.checks import AUTO
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
@@ -30,6 +28,7 @@ from bayesieve.nets import mlp
 from bayesieve.training.launch import fit
 from bayesieve.training.validation import Validation
 from problems import linear_model, normal, seeded
+from problems import run as run_steps
 
 F64 = torch.float64
 PLAIN = {"power": 1.0, "memory": 1e12, "trust": 1e6, "init_scale": 0.0}  # textbook message passing
@@ -58,13 +57,10 @@ def problem_of(width=6, dtype=F64):
 
 
 def run(engine, problem, n_steps, *, seed=0, k=1, size=20):
-    state = engine.init(problem, seeded(seed), k)
     batches = [
         Batch(x, y) for x, y in zip(problem.x.split(size), problem.y.split(size), strict=True)
     ]
-    for step in range(n_steps):
-        engine.step(problem, state, batches[step % len(batches)])
-    return state
+    return run_steps(engine, problem, n_steps, seed=seed, n_models=k, batches=batches)
 
 
 @pytest.mark.parametrize("width", [100, 1000])
@@ -216,17 +212,15 @@ def test_the_spread_of_a_layer_is_that_of_a_product_of_normals():
     assert found.var.item() == pytest.approx(z.var().item(), abs=4 * error)
 
 
-def test_damping_of_one_and_a_rate_of_zero_move_nothing():
-    problem = problem_of()
-    for engine, rate in ((TDAMP(damping=1.0), 1.0), (TDAMP(), 0.0)):
-        state = engine.init(problem, seeded(0))
-        state.controls.lr_scale.fill_(rate)
-        before = engine.posterior(problem, state)
-        for _ in range(4):
-            engine.step(problem, state, Batch(problem.x, problem.y))
-        after = engine.posterior(problem, state)
-        assert torch.equal(before.mean, after.mean)
-        assert torch.equal(before.std, after.std)
+def test_damping_of_one_moves_nothing():
+    problem, engine = problem_of(), TDAMP(damping=1.0)
+    state = engine.init(problem, seeded(0))
+    before = engine.posterior(problem, state)
+    for _ in range(4):
+        engine.step(problem, state, Batch(problem.x, problem.y))
+    after = engine.posterior(problem, state)
+    assert torch.equal(before.mean, after.mean)
+    assert torch.equal(before.std, after.std)
 
 
 def test_half_damping_adds_half_of_the_message():
@@ -277,24 +271,13 @@ def test_the_trust_region_bounds_the_move_and_leaves_the_width_alone():
     assert data.linear[1] == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
-@pytest.mark.parametrize("k", [1, 3])
-def test_learning_from_clouds(dtype, k):
-    problem = problem_of(dtype=dtype)
-    engine = TDAMP()
-    state = run(engine, problem, 30, k=k)
-    for name, value in named_tensors(state):
-        assert value.dtype == dtype, name
-    means = []
-    for member in range(k):
+def test_learning_from_clouds():
+    problem, engine = problem_of(), TDAMP()
+    state = run(engine, problem, 30, k=3)
+    for member in range(3):
         posterior = engine.posterior(problem, state, member)
         outputs = posterior.network.outputs(posterior.mean[None], problem.x, {})[0]
         assert (outputs.argmax(1) == problem.y).double().mean() > 0.9
-        assert posterior.mean.dtype == dtype
-        means.append(posterior.mean)
-    assert len({tuple(mean.tolist()) for mean in means}) == k
-    assert engine.kl(state).shape == (k,)
-    assert torch.isfinite(engine.kl(state)).all()
 
 
 def test_members_do_not_see_each_other_and_may_see_their_own_batches():
@@ -391,23 +374,6 @@ def test_a_restored_run_continues_bit_for_bit_and_in_place():
     assert [value.data_ptr() for _, value in named_tensors(state)] == addresses
 
 
-def test_masks_are_obeyed():
-    problem, engine = problem_of(), TDAMP()
-    state = run(engine, problem, 3)
-    state.controls.allow_masks_(state.data_linear)
-    gone = torch.rand(state.data_linear.shape, generator=seeded(5)) < 0.3
-    state.controls.keep.copy_(~gone)
-    state.controls.trained.copy_(~gone)
-    held = state.data_linear[gone].clone()
-    for i in range(4):
-        engine.step(problem, state, Batch(problem.x[10 * i :][:20], problem.y[10 * i :][:20]))
-    posterior = engine.posterior(problem, state)
-    assert (posterior.mean[gone[0]] == 0).all()
-    assert (posterior.std[gone[0]] == 0).all()
-    assert (posterior.inclusion[gone[0]] == 0).all()
-    assert torch.equal(state.data_linear[gone], held)
-
-
 def test_a_warm_start_takes_over_mean_and_width():
     problem, engine = problem_of(), TDAMP(keep=1.0)
     posterior = engine.posterior(problem, run(engine, problem, 9))
@@ -432,15 +398,6 @@ def test_it_runs_under_fit_and_ends_in_a_posterior_the_rest_can_use():
     assert all(math.isfinite(row["elbo"]) for row in result.history)
 
 
-class OwnForward(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.only = nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.only(x)
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -454,7 +411,6 @@ class OwnForward(nn.Module):
         ),
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3)), r"layer '1' \(Linear\) is out of place"),
         (nn.Sequential(nn.Linear(4, 3), nn.ReLU()), r"the last layer must be Linear"),
-        (OwnForward(), r"^TDAMP: the model itself \(OwnForward\) is not supported; supported: L"),
     ],
 )
 def test_other_networks_are_refused(model, message):
@@ -472,36 +428,6 @@ def test_frozen_layers_and_soft_labels_are_refused():
     soft = nn.functional.one_hot(y, 3).float()
     with pytest.raises(ValueError, match=r"class probabilities as targets are not supported"):
         TDAMP().init(Problem(mlp((4,), 3, widths=(5,)), Categorical(), (x, soft)), seeded(0))
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: TDAMP(power=0.0), r"^TDAMP: power must be > 0, got 0\.0\.$"),
-        (lambda: TDAMP(memory=-1.0), r"^TDAMP: memory must be > 0"),
-        (lambda: TDAMP(trust=0.0), r"^TDAMP: trust must be > 0"),
-        (lambda: TDAMP(damping=1.1), r"^TDAMP: damping must be between 0 and 1"),
-        (lambda: TDAMP(keep=2.0), r"^TDAMP: keep must be between 0 and 1"),
-        (lambda: TDAMP(judged_at=0.0), r"^TDAMP: judged_at must be > 0"),
-        (lambda: TDAMP(judged_at=1.5), r"^TDAMP: judged_at must be between 0 and 1"),
-        (lambda: TDAMP(prune_passes=(3, 2)), r"^TDAMP: prune_passes must be \(first, last\)"),
-        (lambda: GroupSparse(group="unit"), r"^GroupSparse: group must be .* Did you mean 'units'"),
-        (lambda: GroupSparse(active_prob=1.0), r"^GroupSparse: active_prob must be strictly"),
-        (lambda: GroupSparse(hidden_variance=0.0), r"^GroupSparse: hidden_variance must be > 0"),
-    ],
-)
-def test_impossible_settings_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-def test_engines_are_frozen_hashable_printable_and_comparable():
-    engine = TDAMP(keep=0.5)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        engine.keep = 0.1
-    assert dataclasses.replace(engine) == engine
-    assert hash(dataclasses.replace(engine)) == hash(engine)
-    assert eval(repr(engine), {**globals(), "AUTO": AUTO}) == engine
 
 
 def test_early_stopping_does_not_go_back_before_the_last_removal() -> None:
