@@ -22,7 +22,7 @@ from bayesieve.core.inputs import Input, as_inputs, one_input, shown, tensors_of
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods import Prediction as Prediction
 from bayesieve.core.likelihoods import RealPrediction as RealPrediction
-from bayesieve.core.likelihoods.prediction import Drawn, joined_predictions
+from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.network import Buffers, Network, materialise
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 from bayesieve.core.random import generator_on
@@ -197,6 +197,28 @@ def predict_stream(
         predictions.append(part)
         targets.append(y)
     return joined_predictions(predictions), torch.cat(targets)
+
+
+def joined_predictions(parts: Sequence[Prediction]) -> Prediction:
+    """The prediction of all inputs, from those of parts of them under the same draws.
+
+    Example:
+        >>> part = ClassPrediction(torch.zeros(2, 3, 4))
+        >>> joined_predictions([part, part]).sample_log_probs.shape
+        torch.Size([2, 6, 4])
+    """
+    first, changes = parts[0], dict[str, Any]()
+    for name in ("familiarity", "abstained"):
+        if getattr(first, name) is not None:
+            changes[name] = torch.cat([getattr(part, name) for part in parts])
+    if isinstance(first, ClassPrediction):
+        logs = [part.sample_log_probs for part in parts if isinstance(part, ClassPrediction)]
+        return replace(first, sample_log_probs=torch.cat(logs, 1), **changes)
+    reals = [part for part in parts if isinstance(part, RealPrediction)]
+    means = torch.cat([part.sample_means for part in reals], 1)
+    each_has_noise = all(part.noise_std.shape[1] == part.sample_means.shape[1] for part in reals)
+    noise = torch.cat([part.noise_std for part in reals], 1) if each_has_noise else first.noise_std
+    return replace(first, sample_means=means, noise_std=noise, **changes)
 
 
 def _mixture(

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.batch import Rows
-from bayesieve.core.likelihoods import Likelihood, pooled
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Posterior
+from bayesieve.estimators.mixture import pooled_predictions
 from bayesieve.estimators.population import AnyEngine, Table, Training, nothing_left, train_networks
 from bayesieve.select import Source, feature_importance
 from bayesieve.training.fit import Fit
@@ -107,7 +108,7 @@ class PopulationFits:
         )
 
     def _error(self, posteriors: Sequence[Posterior], x: Tensor, y: Tensor) -> Tensor:
-        prediction = pooled([predict(q, x) for q in posteriors])
+        prediction = pooled_predictions([predict(q, x) for q in posteriors])
         if isinstance(prediction, ClassPrediction):
             probs = prediction.probs
             return -probs[torch.arange(len(y)), y.to(probs.device)].log().mean().cpu()

@@ -21,7 +21,8 @@ from bayesieve.assess.predict import (
     relative_error,
     weight_vectors,
 )
-from bayesieve.core.likelihoods import RealLikelihood, pooled
+from bayesieve.core.likelihoods import RealLikelihood, RealPrediction
+from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import (
     Factorised,
@@ -56,7 +57,31 @@ def predict_members(
         posterior = posterior_of(model).to("cpu", torch.float64)
         n = draws_of(posterior, n_samples)
         predictions.append(predict(posterior, x.double(), n_samples=n, seed=i))
-    return pooled(predictions)
+    return pooled_predictions(predictions)
+
+
+def pooled_predictions(predictions: Sequence[Prediction]) -> Prediction:
+    """One mixture of several predictions of the same inputs, of one kind.
+
+    Example:
+        >>> import torch
+        >>> one = ClassPrediction(torch.tensor([[[1.0, 0.0]]]).log())
+        >>> other = ClassPrediction(torch.tensor([[[0.0, 1.0]]]).log())
+        >>> pooled_predictions([one, other]).probs.tolist()
+        [[0.5, 0.5]]
+    """
+    kinds = {row.drawn for row in predictions}
+    broken = any(row.n_draws % 2 for row in predictions)  # pairs
+    drawn: Drawn = kinds.pop() if kinds in ({"all"}, {"pairs"}) else "independent"
+    drawn = "independent" if drawn == "pairs" and broken else drawn
+    classes = [row for row in predictions if isinstance(row, ClassPrediction)]
+    real = [row for row in predictions if isinstance(row, RealPrediction)]
+    if classes:
+        return ClassPrediction(torch.cat([row.sample_log_probs for row in classes]), drawn)
+    means, noise = ([getattr(row, name) for row in real] for name in ("sample_means", "noise_std"))
+    if len({row.shape[1:] for row in noise}) > 1:
+        noise = [std.expand_as(mean) for std, mean in zip(noise, means, strict=True)]
+    return RealPrediction(torch.cat(means), torch.cat(noise), real[0].likelihood, drawn)
 
 
 def with_versions(

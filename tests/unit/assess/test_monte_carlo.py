@@ -9,8 +9,8 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.metrics import monte_carlo_error
 from bayesieve.assess.predict import MOST_DRAWS, predict
 from bayesieve.core.likelihoods import Categorical, ClassPrediction, Gaussian
-from bayesieve.core.likelihoods.prediction import pooled
 from bayesieve.core.posterior import Samples
+from bayesieve.estimators.mixture import pooled_predictions
 from bayesieve.uncertainty.calibration import fit_temperature
 from problems import normal, random_posterior, seeded
 from zoo import chain
@@ -125,8 +125,8 @@ def test_a_label_that_one_draw_alone_explains_is_not_settled():
 def test_pairs_stay_pairs_when_members_are_pooled():
     posterior = posterior_of(Categorical(), 3, 0.5)
     even, odd = ([predict(posterior, X, n_samples=n, seed=s) for s in (0, 1)] for n in (4, 3))
-    assert pooled(even).drawn == "pairs"
-    assert pooled(odd).drawn == "independent"
+    assert pooled_predictions(even).drawn == "pairs"
+    assert pooled_predictions(odd).drawn == "independent"
 
 
 def joint_information(probs, temperature):

@@ -23,7 +23,6 @@ from bayesieve.core.likelihoods.counts import Poisson as Poisson
 from bayesieve.core.likelihoods.prediction import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods.prediction import Prediction as Prediction
 from bayesieve.core.likelihoods.prediction import RealPrediction as RealPrediction
-from bayesieve.core.likelihoods.prediction import pooled as pooled
 from bayesieve.core.likelihoods.real import Gaussian as Gaussian
 from bayesieve.core.likelihoods.real import Heteroscedastic as Heteroscedastic
 from bayesieve.core.likelihoods.real import StudentT as StudentT

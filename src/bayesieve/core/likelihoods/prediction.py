@@ -19,10 +19,9 @@ stated. Of real numbers both parts of the variance are multiplied by T.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -235,28 +234,6 @@ class ClassPrediction:
         return drawn.reshape(n, *self.probs.shape[:-1])
 
 
-def joined_predictions(parts: "Sequence[Prediction]") -> "Prediction":
-    """The prediction of all inputs, from those of parts of them under the same draws.
-
-    Example:
-        >>> part = ClassPrediction(torch.zeros(2, 3, 4))
-        >>> joined_predictions([part, part]).sample_log_probs.shape
-        torch.Size([2, 6, 4])
-    """
-    first, changes = parts[0], dict[str, Any]()
-    for name in ("familiarity", "abstained"):
-        if getattr(first, name) is not None:
-            changes[name] = torch.cat([getattr(part, name) for part in parts])
-    if isinstance(first, ClassPrediction):
-        logs = [part.sample_log_probs for part in parts if isinstance(part, ClassPrediction)]
-        return replace(first, sample_log_probs=torch.cat(logs, 1), **changes)
-    reals = [part for part in parts if isinstance(part, RealPrediction)]
-    means = torch.cat([part.sample_means for part in reals], 1)
-    each_has_noise = all(part.noise_std.shape[1] == part.sample_means.shape[1] for part in reals)
-    noise = torch.cat([part.noise_std for part in reals], 1) if each_has_noise else first.noise_std
-    return replace(first, sample_means=means, noise_std=noise, **changes)
-
-
 @dataclass(frozen=True, eq=False)
 class RealPrediction:
     """Real-valued predictions of N inputs under S weight vectors, in the units of training.
@@ -336,26 +313,3 @@ class RealPrediction:
 
 
 Prediction = ClassPrediction | RealPrediction
-
-
-def pooled(predictions: Sequence[Prediction]) -> Prediction:
-    """One mixture of several predictions of the same inputs, of one kind.
-
-    Example:
-        >>> one = ClassPrediction(torch.tensor([[[1.0, 0.0]]]).log())
-        >>> other = ClassPrediction(torch.tensor([[[0.0, 1.0]]]).log())
-        >>> pooled([one, other]).probs.tolist()
-        [[0.5, 0.5]]
-    """
-    kinds = {row.drawn for row in predictions}
-    broken = any(row.n_draws % 2 for row in predictions)  # pairs
-    drawn: Drawn = kinds.pop() if kinds in ({"all"}, {"pairs"}) else "independent"
-    drawn = "independent" if drawn == "pairs" and broken else drawn
-    classes = [row for row in predictions if isinstance(row, ClassPrediction)]
-    real = [row for row in predictions if isinstance(row, RealPrediction)]
-    if classes:
-        return ClassPrediction(torch.cat([row.sample_log_probs for row in classes]), drawn)
-    means, noise = ([getattr(row, name) for row in real] for name in ("sample_means", "noise_std"))
-    if len({row.shape[1:] for row in noise}) > 1:
-        noise = [std.expand_as(mean) for std, mean in zip(noise, means, strict=True)]
-    return RealPrediction(torch.cat(means), torch.cat(noise), real[0].likelihood, drawn)
