@@ -44,7 +44,7 @@ from bayesieve.assess.predict import weight_vectors
 from bayesieve.core.batch import Batch
 from bayesieve.core.execution import Execution, Formats, KeptMoments
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.priors import GaussianLaplace
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 
 from bayesieve import SGLD, Problem, likelihoods, priors
 from bayesieve.assess.predict import ClassPrediction, predict
-from bayesieve.core.batch import stacked
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.estimators.population import stacked
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
 from studies.aeb_linear import P, make_data, support_counts

@@ -21,10 +21,10 @@ from dataclasses import replace
 
 from bayesieve import MAP, SGHMC, Problem, Schedule, likelihoods, load_data, priors
 from bayesieve.assess.predict import RealPrediction, predict
-from bayesieve.core.batch import stacked
 from bayesieve.core.posterior import Samples
 from bayesieve.data.examples import DataSet
 from bayesieve.engines.sampling import Adapt, Averaging, Chain
+from bayesieve.estimators.population import stacked
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from bayesieve import MAP, SBNN, likelihoods, priors
 from bayesieve.assess.predict import RealPrediction, predict
 from bayesieve.checks import check_fraction
-from bayesieve.core.batch import stacked
 from bayesieve.core.posterior import Posterior
 from bayesieve.engines import Engine
 from bayesieve.estimators.fits import PopulationFits
-from bayesieve.estimators.population import Training
+from bayesieve.estimators.population import Training, stacked
 from bayesieve.nets import mlp
 from bayesieve.select import (
     PROPORTIONS,

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from bayesieve import MAP, SBNN, FlatVI, GradualPruning, Schedule, likelihoods, priors
 from bayesieve.assess.predict import RealPrediction
-from bayesieve.core.batch import Rows, stacked
+from bayesieve.core.batch import Rows
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.estimators.mixture import predict_members
-from bayesieve.estimators.population import Table, Training, train_networks
+from bayesieve.estimators.population import Table, Training, stacked, train_networks
 from bayesieve.estimators.tails import Tails, likeliest_tails
 from bayesieve.nets import mlp
 from bayesieve.sieve.scores import inclusion_score

@@ -3,14 +3,8 @@
 Tests of all engines, or of one setting of each, read it. A new engine joins by one or more lines.
 """
 
-from bayesieve.core.priors import (
-    GaussianLaplace,
-    GroupSparse,
-    Horseshoe,
-    LayerScaled,
-    Normal,
-    SpikeSlab,
-)
+from bayesieve.core.priors import GroupSparse, Horseshoe, LayerScaled, Normal, SpikeSlab
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI

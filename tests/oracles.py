@@ -9,13 +9,8 @@ from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
 from bayesieve.core.batch import Batch, weighted_sum
-from bayesieve.core.priors import (
-    Horseshoe,
-    SpikeSlab,
-    _energies,
-    log_odds_at_zero,
-    log_odds_from,
-)
+from bayesieve.core.priors import Horseshoe, SpikeSlab, _energies
+from bayesieve.core.priors_laplace import log_odds_at_zero, log_odds_from
 from bayesieve.core.problem import Problem
 
 TOO_WIDE = "evidence_change: the reduced prior is wider than this posterior allows"

@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bayesieve import priors as priors
     from bayesieve import runs as runs
     from bayesieve.assess.diagnostics import diagnose as diagnose
     from bayesieve.assess.evaluate import evaluate as evaluate
     from bayesieve.assess.predict import predict as predict
     from bayesieve.checks import AUTO as AUTO
     from bayesieve.core import likelihoods as likelihoods
-    from bayesieve.core import priors as priors
     from bayesieve.core.layout import Roles as Roles
     from bayesieve.core.problem import Problem as Problem
     from bayesieve.data import load_data as load_data
@@ -92,7 +92,7 @@ _HOME = {
 }
 _NAMESPACES = {
     "likelihoods": "core.likelihoods",
-    "priors": "core.priors",
+    "priors": "priors",
     "rules": "sieve.rules",
     "runs": "runs",
 }
@@ -100,6 +100,8 @@ __all__ = [*_HOME, *_NAMESPACES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Problem":
+        import_module("bayesieve.data.streams")  # so that a problem reads loaders
     if name in _NAMESPACES:
         return import_module(f"bayesieve.{_NAMESPACES[name]}")
     if name in _HOME:

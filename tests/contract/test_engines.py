@@ -15,14 +15,8 @@ from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import space_of
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import (
-    GaussianLaplace,
-    GroupSparse,
-    Horseshoe,
-    LayerScaled,
-    Normal,
-    SpikeSlab,
-)
+from bayesieve.core.priors import GroupSparse, Horseshoe, LayerScaled, Normal, SpikeSlab
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.engines.bmr import BMR, Reduction

@@ -11,7 +11,8 @@ from scipy.linalg import solve_discrete_lyapunov
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import GaussianLaplace, Normal
+from bayesieve.core.priors import Normal
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sgmcmc import SGHMC, SGLD

@@ -12,7 +12,7 @@ from torch import Generator, nn
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Samples
-from bayesieve.core.priors import GaussianLaplace
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import image_recipe

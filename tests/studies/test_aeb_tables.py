@@ -7,7 +7,7 @@ import torch
 from torch import Generator
 from torch.nn import functional as F
 
-from bayesieve.core.priors import GaussianLaplace
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGHMC

@@ -1,13 +1,13 @@
 """Batches, examples in memory, and the rows of a population: types that several rooms share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from bayesieve.core.inputs import Input, as_inputs, mapped, tensors_of
 
@@ -94,6 +94,51 @@ class ExamplesLike(Protocol):
 
 
 Data = ExamplesLike | tuple[Any, Tensor]  # what `pair_of` reads
+
+
+class StreamLike(Protocol):
+    """Examples that are read batch by batch; `data.streams.Stream` is one."""
+
+    n_data: int
+    workers: int  # processes that read ahead
+    steps: Callable[..., Iterator[tuple[Any, Tensor]]]  # the batches of a run
+
+    @property
+    def batch_size(self) -> int | None:
+        """Examples per batch of the source."""
+
+    @property
+    def repositionable(self) -> bool:
+        """Whether a run goes on at any step without reading what comes before it."""
+
+    def epoch(self, batch_size: int) -> Iterator[tuple[Any, Tensor]]:
+        """Return every example once, in order."""
+
+    def first(self, n: int) -> tuple[Any, Tensor]:
+        """Return the first examples, at most n."""
+
+
+Streamed = StreamLike | Dataset[Any] | DataLoader[Any]
+
+
+class Augment(Protocol):
+    """Random changes of images; `data.augment.Augment` has some."""
+
+    def __call__(self, x: Tensor, generator: Generator) -> Tensor:
+        """Return changed images."""
+
+    def check(self, x: Tensor) -> None:
+        """Raise on inputs that are no images."""
+
+
+# Functions of data and N that return a stream, or None; importing `data.streams` adds one.
+READERS: list[Callable[[object, int | None], Any]] = []
+
+
+def stream_of(data: object, n_data: int | None = None) -> StreamLike | None:
+    """Return a stream of data that are read batch by batch; None for data in memory."""
+    found = (reader(data, n_data) for reader in READERS)
+    return next((stream for stream in found if stream is not None), None)
 
 
 def pair_of(who: str, data: Data) -> tuple[Input, Tensor]:
@@ -213,32 +258,3 @@ class Rows:
         low, high = int(self.index.min()), int(self.index.max())
         if low < 0 or high >= n_data:
             raise ValueError(f"Rows: rows must lie in 0..{n_data - 1}, got {low}..{high}.")
-
-
-def stacked(tables: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Rows]:
-    """Several tables, one per model, as one table and the rows of each model.
-
-    Args:
-        tables: inputs (n, p) and targets (n,) or (n, m) of each model; n may differ.
-
-    Returns:
-        Inputs and targets one below the other, and `rows` for `Problem`.
-
-    Example:
-        >>> x, y, rows = stacked([(torch.zeros(2, 3), torch.zeros(2))] * 2)
-        >>> x.shape, rows.index.tolist()
-        (torch.Size([4, 3]), [[0, 1], [2, 3]])
-    """
-    if not tables:
-        raise ValueError("stacked: give at least one table.")
-    first = tuple(tuple(tensor.shape[1:]) for tensor in tables[0])
-    for i, table in enumerate(tables):
-        shapes = tuple(tuple(tensor.shape[1:]) for tensor in table)
-        if shapes != first:
-            raise ValueError(
-                f"stacked: table {i} has inputs and targets of shape {shapes[0]} and {shapes[1]}, "
-                f"table 0 {first[0]} and {first[1]}; all must agree."
-            )
-    ends = torch.tensor([0, *(len(x) for x, _ in tables)]).cumsum(0).tolist()
-    rows = [torch.arange(start, end) for start, end in pairwise(ends)]
-    return torch.cat([x for x, _ in tables]), torch.cat([y for _, y in tables]), Rows.of(rows)

@@ -129,6 +129,10 @@ class Backend:
         """
         return None
 
+    def fused(self, layer: nn.Module) -> Callable[..., Tensor | None] | None:
+        """Return what draws the outputs of a noisy layer in one step of autograd, or None."""
+        return None
+
     def product_dtype(self, layer: nn.Module) -> torch.dtype:
         """Dtype of products whose third digit does not count."""
         weight: Tensor = layer.weight  # type: ignore[assignment]

@@ -179,25 +179,6 @@ def shown(x: Input) -> str:
     return ", ".join(f"{n} {tuple(t.shape)} {t.dtype}" for n, t in x.named.items())
 
 
-def redrawn(tensor: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """Other examples of the kind that one of several inputs has, (n, ...).
-
-    Real numbers are the example's with noise of its spread. Whole numbers are rows of the example
-    in another order: other numbers may be no words, and a mask may leave nothing to read.
-
-    Example:
-        >>> mask = torch.tensor([[True, False], [True, True]])
-        >>> redrawn(mask, 3, torch.Generator().manual_seed(0)).any(1).all().item()
-        True
-    """
-    rows = torch.randint(len(tensor), (n,), generator=generator)
-    chosen = tensor[rows.to(tensor.device)]
-    if not tensor.is_floating_point():
-        return chosen
-    noise = torch.randn(chosen.shape, generator=generator, dtype=torch.float64)
-    return chosen + (float(tensor.std(correction=0)) or 1.0) * noise.to(chosen)
-
-
 def one_input(who: str, x: Input) -> Tensor:
     """The tensor; raises for several, which not everything can work with."""
     if isinstance(x, Tensor):

@@ -26,7 +26,7 @@ from bayesieve.core.inputs import (
     one_tensor,
 )
 from bayesieve.core.layout import Layout, RoleRule, default_role, layout_of
-from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods.base import Likelihood
 from bayesieve.core.random import turn_if_free
 
 Buffers = Mapping[str, Tensor]
@@ -188,23 +188,6 @@ class Network:
                 )
                 rows.append(output(row, own))
             return torch.stack(rows)
-
-    def member_outputs(self, w: Tensor, x: Input, buffers: Buffers) -> Tensor:
-        """Evaluate k weight vectors, (k, d), each on n inputs that belong to it, in eval mode.
-
-        Args:
-            w: weight vectors, shape (k, d).
-            x: inputs, shape (k, n, ...).
-            buffers: module buffers, each with a leading axis of k.
-
-        Returns:
-            Outputs, shape (k, n, ...), without gradients.
-        """
-        if len(w) > 1 and self.is_batchable(x[0][:2]):
-            with self.borrowed() as module, plain_attention, torch.no_grad():
-                return torch.vmap(self.call_of(module))(self.split(w)[0], dict(buffers), x)
-        rows = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
-        return torch.cat([self.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(rows)])
 
     def is_batchable(self, x: Input) -> bool:
         """Return whether the module runs under `torch.vmap` over its weights; tried once."""

@@ -290,18 +290,6 @@ def differentiate_others_(found: AtMeans, noise: dict[str, Tensor]) -> None:
 # Activations are (n, m) or (n, m, positions ...), m units or channels.
 
 
-@kernel("bayesieve_square", compiled=False)
-def square(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x² in a dtype."""
-    return (x * x).to(dtype)
-
-
-@kernel("bayesieve_join", compiled=False)
-def join_(total: Tensor, x: Tensor, for_square: Tensor) -> Tensor:
-    """Add 2x times the gradient for x² to a gradient for x, in place."""
-    return total.addcmul_(x, for_square.to(x.dtype), value=2)
-
-
 @kernel("bayesieve_perturb", any_shape=True)
 def perturb_(
     mean: Tensor, var: Tensor, bias_var: Tensor | None, noise: Tensor, in_place: bool
@@ -322,13 +310,6 @@ def perturb_(
     output = torch.addcmul(mean, std, noise)
     noise.div_(std.add_(std)).nan_to_num_(0.0, 0.0, 0.0)  # these are as large as all activations
     return output, noise
-
-
-@kernel("bayesieve_perturb_back", any_shape=True)
-def perturb_back(grad: Tensor, slope: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradient for var in a dtype, and sums over all but m of the output's and of this one."""
-    for_var, others = grad * slope, [0, *range(2, grad.dim())]
-    return for_var.to(dtype), grad.sum(others), for_var.sum(others)
 
 
 class _Perturb(torch.autograd.Function):
@@ -372,120 +353,6 @@ def perturbed(mean: Tensor, var: Tensor, generator: Generator, backend: Backend 
     return output
 
 
-class Product(Protocol):
-    """A product of inputs x and weights, and its gradients."""
-
-    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """The outputs."""
-
-    def back(
-        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
-    ) -> tuple[Tensor | None, Tensor]:
-        """Gradients for x, where it is asked for, and for the weights, from that of the outputs."""
-
-
-class _Matrix:
-    """x Wᵀ with x (n, in) and W (out, in)."""
-
-    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return F.linear(x, weight, bias)
-
-    def back(
-        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
-    ) -> tuple[Tensor | None, Tensor]:
-        return grad @ weight if for_x else None, grad.t() @ x
-
-
-@dataclass(frozen=True)
-class _Convolution:
-    """A convolution of x (n, in, ...) and W (out, in / groups, ...)."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-    @property
-    def _settings(self) -> tuple[Any, ...]:
-        none = [0] * len(self.stride)
-        return self.stride, self.padding, self.dilation, False, none, self.groups
-
-    def forth(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        return torch.convolution(x, weight, bias, *self._settings).contiguous()
-
-    def back(
-        self, grad: Tensor, x: Tensor, weight: Tensor, for_x: bool
-    ) -> tuple[Tensor | None, Tensor]:
-        asked = [for_x, True, False]
-        gradients = torch.ops.aten.convolution_backward(
-            grad, x, weight, None, *self._settings, asked
-        )
-        return gradients[0], gradients[1]
-
-    def covers(self, x: Tensor, weight: Tensor) -> bool:
-        """Return whether the kernel is as large as its input: there is one position."""
-        plain = self.groups == 1 and set(self.padding) == {0} and set(self.dilation) == {1}
-        return plain and x.shape[1:] == weight.shape[1:]
-
-
-class _Local(torch.autograd.Function):
-    """A draw of a product of x and normal weights, plus b, one step of autograd for all of it.
-
-    Gradients for tensors as large as the weights are one product each, and no other tensor is as
-    large.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor,
-        bias_var: Tensor | None, product: Product, generator: Generator, backend: Backend,
-    ) -> Tensor:  # fmt: skip
-        squares, brief = backend.run(square)(x, weight_var.dtype), weight_var.dtype != x.dtype
-        mean = product.forth(x, weight, bias)
-        var = product.forth(squares, weight_var, None if brief else bias_var)
-        left, noise = bias_var if brief else None, backend.noise(mean, generator)
-        output, slope = backend.run(perturb_)(mean, var, left, noise, True)
-        ctx.save_for_backward(x, squares, weight, weight_var, slope)
-        ctx.biased, ctx.product, ctx.run = bias is not None, product, backend.run
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, squares, weight, weight_var, slope = ctx.saved_tensors
-        back, run, needed = ctx.product.back, ctx.run, ctx.needs_input_grad[0]
-        grad = grad.contiguous()
-        for_var, for_bias, for_bias_var = run(perturb_back)(grad, slope, weight_var.dtype)
-        for_square, for_weight_var = back(for_var, squares, weight_var, needed)
-        for_x, for_weight = back(grad, x, weight, needed)
-        if needed:
-            for_x = run(join_)(for_x, x, for_square)
-        if not ctx.biased:
-            return for_x, for_weight, None, for_weight_var, None, None, None, None
-        return for_x, for_weight, for_bias, for_weight_var, for_bias_var, None, None, None
-
-
-def local_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, weight_var: Tensor, bias_var: Tensor | None,
-    generator: Generator, backend: Backend,
-) -> Tensor:  # fmt: skip
-    """Draw the outputs of a Linear layer at x, (..., in) -> (..., out).
-
-    Args:
-        x: inputs.
-        weight: means of the weights, (out, in).
-        bias: means of the biases, (out,).
-        weight_var: variances of the weights, (out, in); products of variances have their dtype.
-        bias_var: variances of the biases, (out,).
-        generator: of the noise.
-        backend: runs the passes over its activations.
-    """
-    rows = x if x.dim() == 2 else x.flatten(0, -2)
-    rows = rows.contiguous() if backend.dense else rows
-    tensors = (rows, weight, bias, weight_var, bias_var)
-    output: Tensor = _Local.apply(*tensors, _Matrix(), generator, backend)
-    return output if x.dim() == 2 else output.view(*x.shape[:-1], len(weight))
-
-
 # ------------------------------------------------------------------------------------- layers
 
 
@@ -496,8 +363,7 @@ class LocalLayer(nn.Module):
         layer: to stand for.
         source: of the generator of its noise.
         backend: runs the passes over its activations.
-        one_node: whether a Linear layer, and a Conv layer on a CPU, is one step of autograd,
-            written out.
+        one_node: whether it is one step of autograd where the backend has that.
     """
 
     def __init__(
@@ -505,10 +371,10 @@ class LocalLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.backend = backend
-        self._product = _product(layer) if one_node else None
+        self._fused = backend.fused(layer) if one_node else None
         self.weight: nn.Parameter = layer.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None = layer.bias  # type: ignore[assignment]
-        dtype = backend.product_dtype(layer) if self._product else self.weight.dtype
+        dtype = backend.product_dtype(layer) if self._fused else self.weight.dtype
         self.weight_var = _meta_like(self.weight, dtype)
         self.bias_var = None if self.bias is None else _meta_like(self.bias, self.bias.dtype)
         self.source = source
@@ -521,8 +387,9 @@ class LocalLayer(nn.Module):
                 "noise on activations (local=True) cannot be drawn again by activation "
                 "checkpointing: the way back would see other noise. Use local=False."
             )
-        if self._product is not None:
-            drawn = self._draw(self._product, x)
+        if self._fused is not None:
+            tensors = map(self._parameters.get, _TENSORS)
+            drawn = self._fused(x, *tensors, self.source())
             if drawn is not None:
                 return drawn
         mean = self._linear(x, self.weight, self.bias)
@@ -530,25 +397,6 @@ class LocalLayer(nn.Module):
         var = self._linear(x * x, self.weight_var.to(self.weight.dtype), self.bias_var)
         suits = not self.backend.dense or (mean.is_contiguous() and var.is_contiguous())
         return perturbed(mean, var, self.source(), self.backend if suits else PLAIN)
-
-    def _draw(self, product: "_Matrix | _Convolution", x: Tensor) -> Tensor | None:
-        """The output in one step of autograd; None where that does not suit the input."""
-        weight, bias, weight_var, bias_var = map(self._parameters.get, _TENSORS)
-        assert weight is not None
-        assert weight_var is not None
-        tensors = (x, weight, bias, weight_var, bias_var)
-        if isinstance(product, _Matrix):
-            return local_linear(*tensors, self.source(), self.backend)
-        if x.dim() != weight.dim() or not x.is_contiguous():
-            return None
-        if product.covers(x, weight):  # with one position left a convolution is a matrix
-            matrices = (x.flatten(1), weight.flatten(1), bias, weight_var.flatten(1), bias_var)
-            units = local_linear(*matrices, self.source(), self.backend)
-            return units.view(*units.shape, *[1] * (x.dim() - 2))
-        if not self.backend.dense:
-            return None
-        output: Tensor = _Local.apply(*tensors, product, self.source(), self.backend)
-        return output
 
     def __getattr__(self, name: str) -> Any:
         """Take other settings from the original: a forward may read its stride or padding."""
@@ -579,16 +427,6 @@ class LocalLayer(nn.Module):
 def _meta_like(parameter: nn.Parameter, dtype: torch.dtype) -> nn.Parameter:
     # empty_like would load SymPy for it
     return nn.Parameter(parameter.detach().to("meta").to(dtype))
-
-
-def _product(layer: nn.Module) -> "_Matrix | _Convolution | None":
-    """The product of a layer; None of one whose padding is more than zeros of a given width."""
-    if type(layer) is nn.Linear:
-        return _Matrix()
-    assert isinstance(layer, nn.modules.conv._ConvNd)
-    if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        return None
-    return _Convolution(layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
 def localise(

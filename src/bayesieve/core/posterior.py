@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.core.layout import Layout
-from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods.base import Likelihood
 from bayesieve.core.network import Network, materialise
 from bayesieve.core.priors import Prior
 from bayesieve.core.random import gaussian_draws

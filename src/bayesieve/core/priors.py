@@ -6,7 +6,6 @@ Numbers may be tuples with one entry per model of a population (see `Number`).
 - `LayerScaled` and `Horseshoe` have an unknown width: one scale per layer, or one per unit and
   layer. Reference: Marković, Friston and Kiebel (2024), section III and appendix B. Equations B are
   those of docs/theory/bmr.md, H those of docs/theory/horseshoe.md.
-- `GaussianLaplace` is the spike and slab of [Deng], section 3, whose latent numbers samplers learn.
 - `GroupSparse` keeps or removes a group of weights as a whole (TDAMP).
 """
 
@@ -22,20 +21,17 @@ from bayesieve.checks import (
     AUTO,
     check_choice,
     check_fraction,
-    check_not_negative,
     check_positive,
     chosen,
 )
+from bayesieve.core.layout import EntryGroups
 
 Number = float | tuple[float, ...]
 Group = Literal["units", "inputs", "weights"]
 GROUPS: tuple[Group, ...] = ("units", "inputs", "weights")
 
 _WIDE_STD, _NARROW_STD = math.exp(-1), math.exp(-3)  # measured best on MNIST, docs/theory/sbnn.md
-_SLAB_STD = math.sqrt(10.0)  # v₁ = 10 as in the regression of [Deng]
-_LOGIT_BOUND = 60.0
-_SMALLEST_PROB = 1e-12  # keeps an emptied layer from being empty for ever
-_SMALLEST_GAP = 1e-7  # of 1 - δ: the resolution of float32
+N_UPDATES = 4  # of the mask probabilities; the reference's k_max
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
 
@@ -63,7 +59,7 @@ def _wrong_count(value: tuple[float, ...]) -> ValueError:
 
 
 @dataclass(frozen=True)
-class _Numbers:
+class NumbersOfModels:
     """Settings that are each one number or one per model of a population."""
 
     def member(self, index: int) -> Self:
@@ -73,7 +69,7 @@ class _Numbers:
 
 
 @dataclass(frozen=True)
-class Normal(_Numbers):
+class Normal(NumbersOfModels):
     """N(0, std²) on every weight.
 
     Example:
@@ -104,7 +100,7 @@ def normal_kl(mean: Tensor, log_std: Tensor, prior_std: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SpikeSlab(_Numbers):
+class SpikeSlab(NumbersOfModels):
     """slab_prob · N(0, slab_std²) + (1 - slab_prob) · N(0, spike_std²) on every weight.
 
     Args:
@@ -276,7 +272,7 @@ def log_normal_gamma_kl(mean: Tensor, log_std: Tensor, shape: Tensor, rate: Tens
 
 
 @dataclass(frozen=True)
-class LayerScaled(_Numbers):
+class LayerScaled(NumbersOfModels):
     """w = std · c · ŵ with ŵ ~ N(0, 1) and c⁻² ~ Gamma(shape, rate), one c per layer.
 
     Args:
@@ -300,7 +296,7 @@ class LayerScaled(_Numbers):
 
 
 @dataclass(frozen=True)
-class Horseshoe(_Numbers):
+class Horseshoe(NumbersOfModels):
     """The regularised horseshoe over units: one half-Cauchy scale per unit and per layer.
 
     Args:
@@ -319,165 +315,6 @@ class Horseshoe(_Numbers):
 
     def __post_init__(self) -> None:
         check_positive("Horseshoe", **vars(self))
-
-
-# The spike-and-slab Gaussian-Laplace prior of [Deng], section 3; equation numbers are the paper's.
-#
-# A prunable weight β of layer l is Laplace(0, σ v₀) when γ = 0 and N(0, σ² v₁) when γ = 1, with
-# γ ~ Bern(δ_l), δ_l ~ Beta and σ² ~ IG(ν/2, νλ/2). Given estimates ρ of γ, the expected penalties
-# κ₀ = (1 - ρ)/v₀ and κ₁ = ρ/v₁, the prior's part of the objective is
-#
-#     Σ_j κ₀ |β| / σ + κ₁ β² / (2σ²).                                    (in eq. 10)
-#
-# Symbols: v₀ spike_scale, v₁ slab_std², σ scale, δ slab_prob, ρ inclusion, κ₀ and κ₁ the penalties,
-# ν scale_count, λ scale_square.
-# Departures: the Beta prior's pseudo-counts are given per weight of the layer, a = 1 + slab_share p
-# and b = 1 + spike_share p, so that one setting serves layers of any size (the paper's b = p is
-# spike_share = 1 up to one count); ρ is computed as log-odds, where the ratio of densities is 0/0.
-
-
-@dataclass(frozen=True)
-class GaussianLaplace(_Numbers):
-    """(1 - slab_prob) Laplace(0, scale spike_scale) + slab_prob N(0, scale² slab_std²).
-
-    It is the prior of prunable weights; other Bayesian weights are N(0, other_std²). ρ, the
-    probability of the Gaussian, rises with |β| up to scale slab_std² / spike_scale only, since the
-    Laplace has the heavier tail. Where slab_std is below √2 spike_scale the Gaussian is the narrow
-    component; the inclusion that samplers report is then 1 - ρ.
-
-    Args:
-        spike_scale: v₀, Laplace scale in units of `scale`.
-        slab_std: √v₁, Gaussian standard deviation in units of `scale`.
-        slab_prob: starting δ of every layer, and starting ρ of every weight.
-        slab_share: pseudo-observations of slab weights per weight in a layer.
-        spike_share: the same for spike weights; 0 for both is a flat prior on δ.
-        scale: starting σ.
-        scale_count: ν, pseudo-observations of the prior guess of σ².
-        scale_square: λ, that guess.
-        penalty: starting κ₀ and κ₁; kept throughout when nothing adapts.
-        other_std: standard deviation of Bayesian weights that are never pruned.
-        decay: precision of a normal factor beside the mixture, that is weight decay of prunable
-            weights; samplers apply it as it is, with no latent number of its own.
-
-    Example:
-        >>> GaussianLaplace(spike_scale=0.1).ranks_by_inclusion()
-        True
-    """
-
-    spike_scale: Number = 0.1
-    slab_std: Number = _SLAB_STD
-    slab_prob: Number = 0.5
-    slab_share: Number = 0.0
-    spike_share: Number = 1.0
-    scale: Number = 1.0
-    scale_count: Number = 1.0
-    scale_square: Number = 1.0
-    penalty: Number = 1.0
-    other_std: Number = 1.0
-    decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_positive(
-            "GaussianLaplace", spike_scale=self.spike_scale, slab_std=self.slab_std,
-            scale=self.scale, scale_count=self.scale_count, scale_square=self.scale_square,
-            other_std=self.other_std,
-        )  # fmt: skip
-        check_not_negative(
-            "GaussianLaplace", slab_share=self.slab_share, spike_share=self.spike_share,
-            penalty=self.penalty, decay=self.decay,
-        )  # fmt: skip
-        check_fraction("GaussianLaplace", open_ends=True, slab_prob=self.slab_prob)
-
-    def log_prob(self, w: Tensor) -> Tensor:
-        """Log density of each prunable weight at starting δ and σ, unnormalised with `decay`."""
-        spike_scale = per_model(self.spike_scale, w) * per_model(self.scale, w)
-        slab_std = per_model(self.slab_std, w) * per_model(self.scale, w)
-        slab_prob = per_model(self.slab_prob, w)
-        spike = -w.abs() / spike_scale - (2 * spike_scale).log() + (-slab_prob).log1p()
-        slab = -0.5 * (w / slab_std).square() - slab_std.log() - 0.5 * math.log(2 * math.pi)
-        return torch.logaddexp(spike, slab + slab_prob.log()) - 0.5 * self.decay * w.square()
-
-    def ranks_by_inclusion(self, member: int = 0) -> bool:
-        """Return whether the Gaussian is the wide component: inclusion then marks large weights."""
-        slab_std, spike = (member_number(n, member) for n in (self.slab_std, self.spike_scale))
-        return slab_std >= math.sqrt(2) * spike
-
-
-def log_odds_at_zero(slab_prob: Tensor, spike_scale: Tensor, slab_std: Tensor) -> Tensor:
-    """Log-odds of ρ, the responsibility of the Gaussian, at a weight of 0, eq. 12; free of σ.
-
-    Example:
-        >>> numbers = (torch.tensor(value) for value in (0.5, 0.5, 1.0))
-        >>> log_odds_at_zero(*numbers).item()  # -log √(2π): N(0; 0, 1) over Laplace(0; 0, ½)
-        -0.9189385175704956
-    """
-    prob = slab_prob.clamp(_SMALLEST_PROB, 1 - _SMALLEST_GAP)
-    start = prob.log() - (-prob).log1p()
-    return start + (2 * spike_scale).log() - slab_std.log() - 0.5 * math.log(2 * math.pi)
-
-
-def log_odds_from(
-    start: Tensor, w: Tensor, scale: Tensor, spike_scale: Tensor, slab_std: Tensor
-) -> Tensor:
-    """Eq. 12 at a weight, given its value at w = 0."""
-    size = w.abs() / scale
-    odds = start + size / spike_scale - 0.5 * (size / slab_std).square()
-    return odds.clamp(-_LOGIT_BOUND, _LOGIT_BOUND)
-
-
-def penalties(rho: Tensor, spike_scale: Tensor, slab_std: Tensor) -> tuple[Tensor, Tensor]:
-    """κ₀ and κ₁, eq. 13."""
-    return (1 - rho) / spike_scale, rho / slab_std.square()
-
-
-def decay_of(prior: object) -> float:
-    """Precision of the normal factor beside a GaussianLaplace prior; 0 for any other."""
-    return prior.decay if isinstance(prior, GaussianLaplace) else 0.0
-
-
-def penalty_energy(w: Tensor, laplace: Tensor, gauss: Tensor, scale: Tensor) -> Tensor:
-    """κ₀ |β| / σ + κ₁ β² / (2σ²), per weight: the prior's part of -Q₁, eq. 10.
-
-    Example:
-        >>> two = torch.tensor(2.0)
-        >>> penalty_energy(two, two, two, two).item()  # 2·2/2 + 2·4/8
-        3.0
-    """
-    size = w.abs() / scale
-    return laplace * size + 0.5 * gauss * size.square()
-
-
-def penalty_gradient(w: Tensor, laplace: Tensor, gauss: Tensor, scale: Tensor) -> Tensor:
-    """Its gradient; 0 at w = 0, where the Laplace part has a kink."""
-    return laplace * w.sign() / scale + gauss * w / scale.square()
-
-
-def best_scale(laplace_sum: Tensor, square_sum: Tensor, count: Tensor | float) -> Tensor:
-    """Maximiser over σ of -count log σ - laplace_sum / σ - square_sum / (2σ²), eq. 14.
-
-    Args:
-        laplace_sum: R = Σ κ₀ |β|.
-        square_sum: C = Σ κ₁ β² + νλ, plus the residual sum of squares where σ is also the noise.
-        count: A = P + ν + 2, plus the number of targets where σ is also the noise. The paper drops
-            the 2 in that case.
-
-    Example:
-        >>> best_scale(torch.tensor(0.0), torch.tensor(8.0), 2.0).item()
-        2.0
-    """
-    root = (laplace_sum.square() + 4 * count * square_sum).sqrt()
-    return (laplace_sum + root) / (2 * count)
-
-
-def best_slab_prob(mean_rho: Tensor, slab_share: Tensor, spike_share: Tensor) -> Tensor:
-    """Maximiser of Q₂ over δ of a layer whose ρ average to `mean_rho`, eq. 15.
-
-    Example:
-        >>> half, one = torch.tensor(0.5), torch.tensor(1.0)
-        >>> best_slab_prob(half, 0 * one, one).item()
-        0.25
-    """
-    return (mean_rho + slab_share) / (1 + slab_share + spike_share)
 
 
 @dataclass(frozen=True)
@@ -529,3 +366,92 @@ def stack_priors(priors: Sequence[Prior]) -> Prior:
     names = tuple(type(priors[0]).__dataclass_fields__)
     columns = {name: tuple(getattr(prior, name) for prior in priors) for name in names}
     return type(priors[0])(**columns)
+
+
+# Bayesian model reduction: what another prior would have done to the evidence.
+#
+# With a posterior q(w) found under the prior p, the evidence under a reduced prior p̃ follows
+# without new data:
+#
+#     ΔF = log p̃(D) - log p(D) = log E_q[p̃(w) / p(w)]                                      (B1)
+#
+# ΔF > 0 means that the data prefer the reduced model. Numbers in brackets are equations of
+# docs/theory/bmr.md. References: [Friston]; Marković, Friston and Kiebel (2024), section III.
+
+
+def evidence_change(mean: Tensor, std: Tensor, prior_std: Tensor, reduced_std: Tensor) -> Tensor:
+    """ΔF of each weight when its prior N(0, s²) becomes N(0, θ²), (B2); θ may be 0.
+
+    Example:
+        >>> numbers = (torch.tensor(x) for x in (1.0, 0.5, 1.0, 0.0))
+        >>> round(evidence_change(*numbers).item(), 4)  # -log 0.5 - 1 / (2 · 0.25)
+        -1.3069
+    """
+    variance = (std / prior_std).square()
+    reduced = (reduced_std / prior_std).square()
+    rho = reduced + variance - reduced * variance
+    if not bool((rho > 0).all()):
+        raise ValueError(
+            "evidence_change: the reduced prior is wider than this posterior allows: std² < θ²s² / "
+            "(θ² - s²) must hold (θ reduced, s original prior std). Take a narrower one."
+        )
+    pull = (mean / std).square() * (1 - reduced / rho)
+    return -0.5 * rho.log() - 0.5 * pull
+
+
+def evidence_at_zero(mean: Tensor, std: Tensor, prior_std: Tensor) -> Tensor:
+    """ΔF of each weight when it is fixed at 0, (B4): the Savage-Dickey ratio [Dickey].
+
+    Example:
+        >>> half = torch.tensor(0.5)
+        >>> round(evidence_at_zero(torch.tensor(0.0), half, 2 * half).item(), 4)  # log 2
+        0.6931
+    """
+    return prior_std.log() - std.log() - 0.5 * (mean / std).square()
+
+
+def mask_log_odds(delta: Tensor, n_updates: int = N_UPDATES) -> Tensor:
+    """ζ of one layer: prior log-odds that a weight is kept, learned from the layer, (B7).
+
+    A weight is pruned when its ΔF exceeds ζ.
+
+    Args:
+        delta: ΔF at 0 of the layer's weights, (..., n).
+        n_updates: coordinate updates, from ζ = 0.
+
+    Returns:
+        (..., 1).
+
+    Example:
+        >>> mask_log_odds(torch.full((100,), -50.0)).round(decimals=2)  # all are needed
+        tensor([5.1900])
+    """
+    zeta = torch.zeros_like(delta[..., :1])
+    n = delta.shape[-1]
+    for _ in range(n_updates):
+        kept = torch.sigmoid(zeta - delta).sum(-1, keepdim=True, dtype=torch.float64)
+        zeta = (torch.digamma(1 + kept) - torch.digamma(1 + n - kept)).to(delta.dtype)
+    return zeta
+
+
+def shared_log_odds(rule: str, delta: Tensor) -> Tensor:
+    """ζ of weights that share it, from their ΔF at 0, (k, n) -> (k, 1); 0 by Savage and Dickey.
+
+    Pruned weights enter by the ΔF that they have relaxed to: near 0, so about ½ each.
+    """
+    return torch.zeros_like(delta[:, :1]) if rule == "savage-dickey" else mask_log_odds(delta)
+
+
+def sharing(layers: EntryGroups, scope: str, *, spare_last: bool) -> list[list[slice]]:
+    """Slices of the prunable tensors that share a ζ: of a layer, or with "global" all of them.
+
+    Args:
+        layers: of the network.
+        scope: "layer" or "global".
+        spare_last: leaves the last layer out.
+    """
+    pruned = [(i, part) for i, part in layers.prunable if not (spare_last and i == layers.last)]
+    if scope == "global":
+        return [[part for _, part in pruned]] if pruned else []
+    owners = dict.fromkeys(i for i, _ in pruned)
+    return [[part for i, part in pruned if i == owner] for owner in owners]

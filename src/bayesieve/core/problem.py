@@ -2,25 +2,32 @@
 
 import copy
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.batch import Batch, Data, ExamplesLike, Rows, first_not_finite, pair_of
+from bayesieve.core.batch import (
+    Augment,
+    Batch,
+    Data,
+    ExamplesLike,
+    Rows,
+    Streamed,
+    StreamLike,
+    first_not_finite,
+    pair_of,
+    stream_of,
+)
 from bayesieve.core.execution import PRECISIONS, Execution, F, Formats, Precision
 from bayesieve.core.inputs import Input, mapped, one_input, shown, tensors_of
 from bayesieve.core.layout import Layout, Patterns, RoleRule, check_patterns, default_role
-from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.likelihoods.base import Likelihood
 from bayesieve.core.network import Network, plain_model
 from bayesieve.core.random import own_stream
 from bayesieve.core.workspace import Found, Layers, Workspace
-from bayesieve.data.streams import Streamed, stream_of
 from bayesieve.errors import UnsupportedModelError
-
-if TYPE_CHECKING:
-    from bayesieve.data.augment import Augment
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")
 _HALF = (torch.float16, torch.bfloat16)
@@ -73,7 +80,7 @@ class Problem:
         rows: Rows | None = None,
         precision: Precision = "float32",
         full_precision: Patterns = (),
-        augment: "Augment | None" = None,
+        augment: Augment | None = None,
         n_data: int | None = None,
     ) -> None:
         check_choice("Problem", "precision", precision, PRECISIONS)
@@ -174,7 +181,8 @@ class Problem:
         """Note the data, and some of them as the sample that checks look at."""
         self.__dict__.pop("x", None)
         self.__dict__.pop("y", None)
-        self.stream = None if isinstance(data, ExamplesLike) else stream_of(data, n_data)
+        memory = isinstance(data, ExamplesLike)
+        self.stream: StreamLike | None = None if memory else stream_of(data, n_data)
         if self.stream is not None:
             self.sample = Batch(*pair_of("Problem", self.stream.first(_SAMPLE)))
             return
@@ -212,7 +220,7 @@ class Problem:
 
         return Batch(mapped(moved, x), moved(y))
 
-    def with_augment(self, augment: "Augment | None") -> "Problem":
+    def with_augment(self, augment: Augment | None) -> "Problem":
         """The same problem with other random changes of its images, or with none."""
         clone = self._copy()
         clone.augment = augment
@@ -306,16 +314,6 @@ class Problem:
             self.augment.check(one_input("Augment", x))
         self._first_output = first_outputs(self.network, self.initial, x[:2])
         self.likelihood.check(self._first_output, y)
-
-    def check_others(self, who: str, data: Data) -> None:
-        """Raise unless other examples, held out for `who`, fit the network and the likelihood."""
-        x, y = pair_of(who, data)
-        check_examples(x, y, self.network.dtype, who)
-        output = first_outputs(self.network, self.initial, x[:2], who)
-        try:
-            self.likelihood.check(output, y)
-        except ValueError as error:
-            raise ValueError(f"{who}: {error}") from error
 
 
 def gradient(problem: Problem, space: Workspace, batch: Batch) -> Found:

@@ -36,6 +36,7 @@ from torch.utils.data import (
 )
 
 from bayesieve.checks import check_counts, check_not_negative
+from bayesieve.core.batch import READERS
 from bayesieve.errors import DataError
 
 Pair = tuple[Any, Tensor]  # inputs (one tensor, or a tuple or dict of them) and targets
@@ -265,6 +266,9 @@ def stream_of(data: object, n_data: int | None = None) -> Stream | None:
             raise ValueError(f"Problem: n_data is {n_data}, the stream has {data.n_data} examples.")
         return data
     return Stream(data, n_data=n_data) if isinstance(data, Dataset | DataLoader) else None
+
+
+READERS.append(stream_of)  # `Problem` accepts what this reads
 
 
 def _count(source: Rows | Loader, n_data: int | None) -> int:

@@ -11,16 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bayesieve.core.inputs import (
-    Input,
-    arguments,
-    as_inputs,
-    logits_of,
-    mapped,
-    redrawn,
-    shown,
-    tensors_of,
-)
+from bayesieve.core.inputs import Input, arguments, as_inputs, logits_of, mapped, shown, tensors_of
 from bayesieve.core.likelihoods import (
     ClassLikelihood,
     ClassPrediction,
@@ -29,6 +20,7 @@ from bayesieve.core.likelihoods import (
 )
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.graph.capture import Called
+from bayesieve.sieve.verify import redrawn
 
 Outputs = Mapping[str, Tensor]  # by name
 

@@ -33,12 +33,19 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.checks import AUTO, check_choice, check_fraction, check_kind, check_positive, chosen
 from bayesieve.core.batch import Batch, Metrics
-from bayesieve.core.evidence import evidence_at_zero, shared_log_odds, sharing
 from bayesieve.core.execution import kernel
 from bayesieve.core.layout import EntryGroups, Roles
 from bayesieve.core.noise import Noise, noise_of
 from bayesieve.core.posterior import Factorised
-from bayesieve.core.priors import LayerScaled, Number, log_normal_gamma_kl, per_model
+from bayesieve.core.priors import (
+    LayerScaled,
+    Number,
+    evidence_at_zero,
+    log_normal_gamma_kl,
+    per_model,
+    shared_log_odds,
+    sharing,
+)
 from bayesieve.core.problem import Problem
 from bayesieve.engines.optimisers import adabelief_
 from bayesieve.engines.scaled import Rates, ScaledState, warm_start_, weights_kl, weights_step_

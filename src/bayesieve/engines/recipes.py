@@ -436,7 +436,7 @@ def _paper(name: str, entry: EngineEntry, prior: str | None) -> dict[str, Any]:
 
 def _prior(settings: Mapping[str, Any]) -> Any:
     """The prior of resolved settings; None where there is none."""
-    from bayesieve.core import priors
+    from bayesieve.core import priors, priors_laplace
 
     name = settings["prior"]
     if name == "none":
@@ -444,7 +444,8 @@ def _prior(settings: Mapping[str, Any]) -> Any:
     numbers = {key: settings[key] for key in _PRIOR_NUMBERS[name]}
     if "prior_std" in numbers:
         numbers["std"] = numbers.pop("prior_std")
-    return getattr(priors, _prior_class(name))(**numbers)
+    kind = _prior_class(name)
+    return getattr(priors if hasattr(priors, kind) else priors_laplace, kind)(**numbers)
 
 
 def _prior_class(name: str) -> str:

@@ -43,10 +43,9 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.execution import kernel
 from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import Posterior, Samples
-from bayesieve.core.priors import (
+from bayesieve.core.priors import Normal, Number, per_model
+from bayesieve.core.priors_laplace import (
     GaussianLaplace,
-    Normal,
-    Number,
     best_scale,
     best_slab_prob,
     decay_of,
@@ -55,7 +54,6 @@ from bayesieve.core.priors import (
     penalties,
     penalty_energy,
     penalty_gradient,
-    per_model,
 )
 from bayesieve.core.problem import Problem
 from bayesieve.core.random import as_normals

@@ -16,7 +16,7 @@ from bayesieve.checks import (
     check_not_negative,
     check_positive,
 )
-from bayesieve.core.priors import GaussianLaplace
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.data.examples import Task
 from bayesieve.engines import recipes
 from bayesieve.engines.recipes import EngineName, RunSize

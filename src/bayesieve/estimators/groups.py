@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.assess.predict import RealPrediction
-from bayesieve.core.batch import Rows, stacked
+from bayesieve.core.batch import Rows
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
@@ -32,6 +32,7 @@ from bayesieve.estimators.population import (
     Table,
     Training,
     nothing_left,
+    stacked,
     train_networks,
 )
 from bayesieve.estimators.tails import likeliest_tails

@@ -33,6 +33,7 @@ from bayesieve.core.posterior import (
     posterior_of,
 )
 from bayesieve.data.encoding import Entry, with_known_levels, without_level
+from bayesieve.training.validation import member_outputs
 
 if TYPE_CHECKING:
     from bayesieve.estimators.population import Table
@@ -174,7 +175,7 @@ def _drawn(posterior: Posterior, x: Tensor, n_samples: int, seed: int = 0) -> Pr
     network, x = posterior.network, x.double()
     w = torch.cat([block for block, _ in weight_vectors(posterior, n_samples, seed)])
     buffers = {name: v.expand(len(w), *v.shape) for name, v in posterior.buffers.items()}
-    output = network.member_outputs(w, x.expand(len(w), *x.shape), buffers)
+    output = member_outputs(network, w, x.expand(len(w), *x.shape), buffers)
     prediction = network.likelihood.predictive(output, network.numbers(w))
     return dataclasses.replace(prediction, drawn=how_drawn(posterior, n_samples))
 

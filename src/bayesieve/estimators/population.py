@@ -9,6 +9,7 @@ studies call it. `estimators.mixture` averages the draws of several networks.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -198,3 +199,32 @@ def nothing_left(run: Fit) -> DivergedError:
         f"{type(run.engine).__name__}: every network on a table diverged. Lower lr, or bring wild "
         "rows to the scale of the others."
     )
+
+
+def stacked(tables: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Rows]:
+    """Several tables, one per model, as one table and the rows of each model.
+
+    Args:
+        tables: inputs (n, p) and targets (n,) or (n, m) of each model; n may differ.
+
+    Returns:
+        Inputs and targets one below the other, and `rows` for `Problem`.
+
+    Example:
+        >>> x, y, rows = stacked([(torch.zeros(2, 3), torch.zeros(2))] * 2)
+        >>> x.shape, rows.index.tolist()
+        (torch.Size([4, 3]), [[0, 1], [2, 3]])
+    """
+    if not tables:
+        raise ValueError("stacked: give at least one table.")
+    first = tuple(tuple(tensor.shape[1:]) for tensor in tables[0])
+    for i, table in enumerate(tables):
+        shapes = tuple(tuple(tensor.shape[1:]) for tensor in table)
+        if shapes != first:
+            raise ValueError(
+                f"stacked: table {i} has inputs and targets of shape {shapes[0]} and {shapes[1]}, "
+                f"table 0 {first[0]} and {first[1]}; all must agree."
+            )
+    ends = torch.tensor([0, *(len(x) for x, _ in tables)]).cumsum(0).tolist()
+    rows = [torch.arange(start, end) for start, end in pairwise(ends)]
+    return torch.cat([x for x, _ in tables]), torch.cat([y for _, y in tables]), Rows.of(rows)

@@ -16,6 +16,7 @@ from bayesieve.core.execution import Backend, F, Precision, by_twin, in_parts, t
 from bayesieve.core.random import fresh_keys
 from bayesieve.fast import native
 from bayesieve.fast import twins as _twins  # noqa: F401 - fills TWINS
+from bayesieve.fast.layers import fused_layer
 from bayesieve.fast.members import members_of
 
 CompileMode = Literal["auto", "on", "off", "network"]
@@ -75,6 +76,10 @@ class Machine(Backend):
         in_c = self.native and precision == "float32"
         on_gpu = self.device == "cuda" and not self.whole
         return self if in_c or on_gpu else None
+
+    def fused(self, layer: nn.Module) -> Callable[..., Tensor | None] | None:
+        """Return the layer with its way back written out."""
+        return fused_layer(layer, self)
 
     def product_dtype(self, layer: nn.Module) -> torch.dtype:
         """Dtype in which a CPU multiplies the variances of a layer fastest, float32 or bfloat16.

@@ -118,7 +118,7 @@ def _sizes(x: Tensor) -> tuple[int, int, int]:
 
 @twin
 def bayesieve_square(library: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """`noise.square`."""
+    """`layers.square`."""
     if dtype == x.dtype:
         return x * x
     result = torch.empty_like(x, dtype=dtype)
@@ -146,7 +146,7 @@ def bayesieve_perturb(
 def bayesieve_perturb_back(
     library: Any, grad: Tensor, slope: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`noise.perturb_back`."""
+    """`layers.perturb_back`."""
     sizes, for_var = _sizes(grad), torch.empty_like(grad, dtype=dtype)
     of_grad, of_var = grad.new_empty(2, sizes[1])
     outputs = (for_var, None) if dtype == grad.dtype else (None, for_var)
@@ -157,7 +157,7 @@ def bayesieve_perturb_back(
 
 @twin
 def bayesieve_join(library: Any, total: Tensor, x: Tensor, for_square: Tensor) -> Any:
-    """`noise.join_`."""
+    """`layers.join_`."""
     if for_square.dtype == x.dtype:
         return NotImplemented
     library.bayesieve_join(x.numel(), *map(native.address, (x, for_square, total)))

@@ -25,10 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.evidence import evidence_at_zero, evidence_change
 from bayesieve.core.network import Network, sequential_layers
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import Normal, SpikeSlab, per_model
+from bayesieve.core.priors import Normal, SpikeSlab, evidence_at_zero, evidence_change, per_model
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.embedding import PiecewiseLinear
 from bayesieve.select.additive import HingeBasis

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction, check_kind, check_positive
-from bayesieve.core.evidence import evidence_at_zero, shared_log_odds, sharing
 from bayesieve.core.layout import EntryGroups
 from bayesieve.core.posterior import (
     Factorised,
@@ -26,7 +25,7 @@ from bayesieve.core.posterior import (
     posterior_of,
     present_entries,
 )
-from bayesieve.core.priors import Normal
+from bayesieve.core.priors import Normal, evidence_at_zero, shared_log_odds, sharing
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.scores import Score, ScoreName, evidence_score, second_moment_score
 from bayesieve.sieve.weight_rules import keep_probable, keep_zeros

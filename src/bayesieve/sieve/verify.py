@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, mapped, redrawn, tensors_of
+from bayesieve.core.inputs import Input, Inputs, arguments, logits_of, mapped, tensors_of
 from bayesieve.errors import VerificationError
 from bayesieve.graph.graph import evaluating
 
@@ -159,3 +159,22 @@ def _apart(pairs: list[tuple[Tensor, Tensor]], usual: float) -> tuple[float, flo
             break
         difference = max(difference, float(gaps.max()) if len(gaps) else 0.0)
     return difference, max(_scale(pairs), usual) or 1.0
+
+
+def redrawn(tensor: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """Other examples of the kind that one of several inputs has, (n, ...).
+
+    Real numbers are the example's with noise of its spread. Whole numbers are rows of the example
+    in another order: other numbers may be no words, and a mask may leave nothing to read.
+
+    Example:
+        >>> mask = torch.tensor([[True, False], [True, True]])
+        >>> redrawn(mask, 3, torch.Generator().manual_seed(0)).any(1).all().item()
+        True
+    """
+    rows = torch.randint(len(tensor), (n,), generator=generator)
+    chosen = tensor[rows.to(tensor.device)]
+    if not tensor.is_floating_point():
+        return chosen
+    noise = torch.randn(chosen.shape, generator=generator, dtype=torch.float64)
+    return chosen + (float(tensor.std(correction=0)) or 1.0) * noise.to(chosen)

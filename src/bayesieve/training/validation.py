@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from bayesieve.checks import check_not_negative, check_positive
-from bayesieve.core.batch import Batch, ExamplesLike, Rows, pair_of
-from bayesieve.core.inputs import mapped
+from bayesieve.core.batch import Batch, Data, ExamplesLike, Rows, pair_of
+from bayesieve.core.inputs import Input, mapped
+from bayesieve.core.network import Buffers, Network, plain_attention
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, check_examples, first_outputs
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Validation:
 
     def check(self, problem: Problem, n_models: int) -> None:
         """Raise unless this fits a problem and a population of so many models."""
-        problem.check_others("Validation", self.data)
+        check_others(problem, "Validation", self.data)
         counts = {
             "rows": self.rows and self.rows.n_models,
             "groups": self.groups and len(self.groups),
@@ -127,7 +128,7 @@ class Validation:
             if self.rows is None:  # one by one: equal members score the same, however many
                 each = [network.outputs(q.mean[None], x[0], q.buffers)[0] for q in members]
             else:
-                each = list(network.member_outputs(w, x, buffers))
+                each = list(member_outputs(network, w, x, buffers))
             for i, output in enumerate(each):
                 learned = {name: value[i] for name, value in numbers.items()}
                 total[i] -= (likelihood.log_prob(output, y[i], learned) * weight[i]).sum()
@@ -136,3 +137,33 @@ class Validation:
         mean = wrong / count.clamp(min=1e-12)
         error = mean if likelihood.task == "classification" else mean.sqrt()
         return (total / count.clamp(min=1e-12)).tolist(), error.tolist()
+
+
+def member_outputs(network: Network, w: Tensor, x: Input, buffers: Buffers) -> Tensor:
+    """Evaluate k weight vectors, (k, d), each on n inputs that belong to it, in eval mode.
+
+    Args:
+        network: whose module runs.
+        w: weight vectors, shape (k, d).
+        x: inputs, shape (k, n, ...).
+        buffers: module buffers, each with a leading axis of k.
+
+    Returns:
+        Outputs, shape (k, n, ...), without gradients.
+    """
+    if len(w) > 1 and network.is_batchable(x[0][:2]):
+        with network.borrowed() as module, plain_attention, torch.no_grad():
+            return torch.vmap(network.call_of(module))(network.split(w)[0], dict(buffers), x)
+    rows = ({name: value[i] for name, value in buffers.items()} for i in range(len(w)))
+    return torch.cat([network.outputs(w[i : i + 1], x[i], b) for i, b in enumerate(rows)])
+
+
+def check_others(problem: Problem, who: str, data: Data) -> None:
+    """Raise unless other examples, held out for `who`, fit the network and the likelihood."""
+    x, y = pair_of(who, data)
+    check_examples(x, y, problem.network.dtype, who)
+    output = first_outputs(problem.network, problem.initial, x[:2], who)
+    try:
+        problem.likelihood.check(output, y)
+    except ValueError as error:
+        raise ValueError(f"{who}: {error}") from error

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bayesieve.core.priors import GaussianLaplace, Normal
+from bayesieve.core.priors import Normal
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.engines.tdamp import TDAMP

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from bayesieve.core.evidence import evidence_at_zero, evidence_change, mask_log_odds
+from bayesieve.core.priors import evidence_at_zero, evidence_change, mask_log_odds
 from oracles import mask_free_energy, reduce_jointly, reduced_moments
 from problems import conjugate, normal, seeded
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Laplace, Normal
 
-from bayesieve.core.priors import (
+from bayesieve.core.priors_laplace import (
     GaussianLaplace,
     best_scale,
     best_slab_prob,

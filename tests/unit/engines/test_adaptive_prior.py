@@ -12,7 +12,7 @@ from torch.distributions import Laplace, Normal
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical, Gaussian
-from bayesieve.core.priors import GaussianLaplace
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.engines.sampling import (

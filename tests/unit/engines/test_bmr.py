@@ -10,10 +10,9 @@ from torch import nn
 
 from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
-from bayesieve.core.evidence import evidence_at_zero, mask_log_odds
 from bayesieve.core.layout import EntryGroups
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import LayerScaled, log_normal_gamma_kl
+from bayesieve.core.priors import LayerScaled, evidence_at_zero, log_normal_gamma_kl, mask_log_odds
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
 from problems import known_support, no_data, normal, normal32, renew, run, seeded

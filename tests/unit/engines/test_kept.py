@@ -8,7 +8,7 @@ from torch import nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.priors import GaussianLaplace
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sgmcmc import SGHMC, SGLD

@@ -9,7 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import GaussianLaplace, Normal
+from bayesieve.core.priors import Normal
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.random import counter_normals, fresh_keys
 from bayesieve.engines.sampling import Chain

@@ -18,14 +18,8 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.execution import TWINS, Backend
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.noise import LocalLayer, WeightNoise, spread_
-from bayesieve.core.priors import (
-    GaussianLaplace,
-    Horseshoe,
-    LayerScaled,
-    Normal,
-    SpikeSlab,
-    mixture_precision,
-)
+from bayesieve.core.priors import Horseshoe, LayerScaled, Normal, SpikeSlab, mixture_precision
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.random import counter_normals, fresh_keys, gaussian_draws
 from bayesieve.core.state import named_tensors
@@ -42,6 +36,7 @@ from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.variational import adam_step_
 from bayesieve.fast import native, twins
 from bayesieve.fast.backend import Machine, should_run_natively
+from bayesieve.fast.layers import fused_layer
 from bayesieve.nets import mlp
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
@@ -102,6 +97,9 @@ class Reference(Backend):
 
     def in_layers(self, precision):
         return Reference(self.brief, layers=True)
+
+    def fused(self, layer):
+        return fused_layer(layer, self)
 
     def product_dtype(self, layer):
         large = self.brief and layer.weight.numel() > 500

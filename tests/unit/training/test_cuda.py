@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.priors import GaussianLaplace
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.data.streams import Stream

@@ -4,13 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.core.batch import Rows, stacked
+from bayesieve.core.batch import Rows
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.estimators.population import stacked
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayesieve.core.priors import GaussianLaplace, Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI

@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from bayesieve.checks import check_choice
-from bayesieve.core.likelihoods.base import ClassLikelihood as ClassLikelihood
 from bayesieve.core.likelihoods.base import Likelihood as Likelihood
 from bayesieve.core.likelihoods.base import Numbers as Numbers
-from bayesieve.core.likelihoods.base import RealLikelihood as RealLikelihood
 from bayesieve.core.likelihoods.base import Task as Task
 from bayesieve.core.likelihoods.base import diagonal_roots as diagonal_roots
 from bayesieve.core.likelihoods.base import number as number
 from bayesieve.core.likelihoods.classes import Bernoulli as Bernoulli
 from bayesieve.core.likelihoods.classes import Categorical as Categorical
+from bayesieve.core.likelihoods.classes import ClassLikelihood as ClassLikelihood
 from bayesieve.core.likelihoods.counts import NegativeBinomial as NegativeBinomial
 from bayesieve.core.likelihoods.counts import Poisson as Poisson
 from bayesieve.core.likelihoods.prediction import ClassPrediction as ClassPrediction
@@ -25,6 +24,7 @@ from bayesieve.core.likelihoods.prediction import Prediction as Prediction
 from bayesieve.core.likelihoods.prediction import RealPrediction as RealPrediction
 from bayesieve.core.likelihoods.real import Gaussian as Gaussian
 from bayesieve.core.likelihoods.real import Heteroscedastic as Heteroscedastic
+from bayesieve.core.likelihoods.real import RealLikelihood as RealLikelihood
 from bayesieve.core.likelihoods.real import StudentT as StudentT
 
 _KINDS: dict[str, type[Likelihood]] = {  # by names of the command line

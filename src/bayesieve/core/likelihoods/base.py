@@ -1,4 +1,4 @@
-"""Base classes of likelihoods: every question the library asks one, with answers for most.
+"""Base class of likelihoods: every question the library asks one, with answers for most.
 
 A likelihood is a frozen dataclass without tensors. Numbers it learns (a noise level) are point
 parameters appended to the flat vector under `likelihood.<name>`, so engines need not know of them.
@@ -9,29 +9,18 @@ A new likelihood derives from `ClassLikelihood` (then it needs `log_probs`) or `
 (`moments` and `log_density`), and has `log_prob`, `check` and, for Laplace, `curvature`.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, asdict, fields
-from statistics import NormalDist
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from torch import Generator, Tensor
 
-from bayesieve.checks import check_fraction
-from bayesieve.core.likelihoods.prediction import (
-    ClassPrediction,
-    Drawn,
-    Prediction,
-    RealPrediction,
-    entropy,
-    information,
-    log_mean_prob,
-    missing_entropy,
-    mixture_moments,
-)
 from bayesieve.errors import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from bayesieve.core.likelihoods.prediction import Drawn, Prediction
 
 Numbers = Mapping[str, Tensor]
 Task = Literal["classification", "regression"]
@@ -68,12 +57,12 @@ class Likelihood(ABC):
         """Raise unless the network's output and the targets fit this likelihood."""
 
     @abstractmethod
-    def predictive(self, outputs: Tensor, numbers: Numbers) -> Prediction:
+    def predictive(self, outputs: Tensor, numbers: Numbers) -> "Prediction":
         """The predictive distribution from outputs (S, n, ...) and numbers (S, ...) each."""
 
     @abstractmethod
     def summary(
-        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+        self, outputs: Tensor, numbers: Numbers, drawn: "Drawn" = "all"
     ) -> tuple[Tensor, ...]:
         """The tensors named in `delivered`, as `predictive` has them, in traceable operations."""
 
@@ -158,112 +147,6 @@ class Likelihood(ABC):
     def describe(self) -> str:
         """The likelihood in words, for model cards."""
         return type(self).__name__
-
-
-class ClassLikelihood(Likelihood):
-    """A likelihood of class labels."""
-
-    task: ClassVar[Task] = "classification"
-    delivered: ClassVar[tuple[str, ...]] = ("probability", "entropy", "mutual_information")
-
-    @abstractmethod
-    def log_probs(self, outputs: Tensor) -> Tensor:
-        """Log class probabilities of outputs (S, n, ...): (S, n, C), or (S, n, ..., C)."""
-
-    def predictive(self, outputs: Tensor, numbers: Numbers) -> ClassPrediction:
-        """Class probabilities under every weight vector."""
-        return ClassPrediction(self.log_probs(outputs))
-
-    def summary(
-        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
-    ) -> tuple[Tensor, ...]:
-        """Mean probability (n, ..., C), its entropy and the mutual information, (n, ...) each."""
-        log_p = self.log_probs(outputs)
-        log_mean, missing = log_mean_prob(log_p), missing_entropy(log_p, drawn)
-        return log_mean.exp(), entropy(log_mean) + missing, information(log_p) + missing
-
-    def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
-        """Name and those settings that are not the usual ones, ready for JSON."""
-        usual = {f.name: f.default for f in fields(self)}  # type: ignore[arg-type]
-        row = super().to_dict(numbers)
-        return {name: value for name, value in row.items() if usual.get(name, MISSING) != value}
-
-
-class RealLikelihood(Likelihood):
-    """A likelihood of real numbers with a mean and a standard deviation."""
-
-    task: ClassVar[Task] = "regression"
-    delivered: ClassVar[tuple[str, ...]] = ("mean", "aleatoric_std", "epistemic_std")
-
-    @abstractmethod
-    def moments(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of the targets under S weight vectors.
-
-        Args:
-            outputs: (S, n, ...), of the network.
-            numbers: learned numbers, each (S, ...).
-
-        Returns:
-            Means (S, n, m) and standard deviations that broadcast to them.
-        """
-
-    normal: ClassVar[bool] = False  # whether the noise is normal, so that other tails may suit
-
-    def numbers_for(self, noise_std: float) -> dict[str, float]:
-        """The learned numbers that give the noise this standard deviation; {} if none can."""
-        return {}
-
-    def log_noise_outputs(self, n: int) -> slice:
-        """Return the slice of n outputs that predict a log standard deviation; empty by default."""
-        return slice(0, 0)
-
-    def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Log density of each target under this mean and standard deviation: normal by default."""
-        return -0.5 * ((target - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
-
-    def half_width(self, level: float) -> float:
-        """Half of the central interval that holds `level`, in standard deviations: of a normal."""
-        check_fraction("interval", open_ends=True, level=level)
-        return NormalDist().inv_cdf((1 + level) / 2)
-
-    def interval(self, mean: Tensor, std: Tensor, level: float) -> tuple[Tensor, Tensor]:
-        """Ends of the central interval that holds `level` of targets of this mean and std."""
-        half = self.half_width(level) * std
-        return mean - half, mean + half
-
-    def draw(self, mean: Tensor, std: Tensor, generator: Generator) -> Tensor:
-        """Targets of this mean and standard deviation, drawn at random: normal by default."""
-        return torch.addcmul(mean, std, torch.empty_like(mean).normal_(generator=generator))
-
-    def predictive(self, outputs: Tensor, numbers: Numbers) -> RealPrediction:
-        """Means and noise under every weight vector."""
-        return RealPrediction(*self.moments(outputs, numbers), self)
-
-    def summary(
-        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
-    ) -> tuple[Tensor, ...]:
-        """Mean, aleatoric and epistemic standard deviation, (n, m) each."""
-        return mixture_moments(*self.moments(outputs, numbers))
-
-    def mistakes(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
-        """Mean squared error of each example, (n,)."""
-        rows = {name: value[None] for name, value in numbers.items()}
-        mean = self.moments(output[None], rows)[0][0]
-        return (mean - target.reshape(len(target), -1)).square().mean(1)
-
-    def check_targets(self, n_means: int, target: Tensor) -> None:
-        """Raise unless targets are real and as many as the means."""
-        who = type(self).__name__
-        if not target.is_floating_point():
-            raise ValueError(
-                f"{who}: targets must be floating point, got {target.dtype}. "
-                "Use Categorical for class numbers."
-            )
-        if n_means != target[0].numel():
-            raise ValueError(
-                f"{who}: the network returns {n_means} outputs per example but "
-                f"targets have {target[0].numel()} columns; they must agree."
-            )
 
 
 def diagonal_roots(sizes: Tensor, generator: Generator | None) -> Iterator[Tensor]:

@@ -1,7 +1,8 @@
 """Likelihoods of class labels."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar
 
 import torch
@@ -11,12 +12,21 @@ from torch.nn import functional as F
 from bayesieve.checks import check_positive
 from bayesieve.core.likelihoods.base import (
     Channel,
-    ClassLikelihood,
+    Likelihood,
     Numbers,
+    Task,
     diagonal_roots,
     number,
 )
-from bayesieve.core.likelihoods.prediction import IGNORED
+from bayesieve.core.likelihoods.prediction import (
+    IGNORED,
+    ClassPrediction,
+    Drawn,
+    entropy,
+    information,
+    log_mean_prob,
+    missing_entropy,
+)
 from bayesieve.errors import UnsupportedModelError
 
 _SUM_ERROR = 1e-3  # of the probabilities of a row
@@ -45,6 +55,35 @@ def wrong_share(found: Tensor, labels: Tensor) -> Tensor:
     counted = (labels != IGNORED).reshape(len(labels), -1)
     wrong = (found != labels).reshape(len(labels), -1) & counted
     return wrong.double().sum(1) / counted.sum(1).clamp_min(1)
+
+
+class ClassLikelihood(Likelihood):
+    """A likelihood of class labels."""
+
+    task: ClassVar[Task] = "classification"
+    delivered: ClassVar[tuple[str, ...]] = ("probability", "entropy", "mutual_information")
+
+    @abstractmethod
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """Log class probabilities of outputs (S, n, ...): (S, n, C), or (S, n, ..., C)."""
+
+    def predictive(self, outputs: Tensor, numbers: Numbers) -> ClassPrediction:
+        """Class probabilities under every weight vector."""
+        return ClassPrediction(self.log_probs(outputs))
+
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
+        """Mean probability (n, ..., C), its entropy and the mutual information, (n, ...) each."""
+        log_p = self.log_probs(outputs)
+        log_mean, missing = log_mean_prob(log_p), missing_entropy(log_p, drawn)
+        return log_mean.exp(), entropy(log_mean) + missing, information(log_p) + missing
+
+    def to_dict(self, numbers: Numbers | None = None) -> dict[str, Any]:
+        """Name and those settings that are not the usual ones, ready for JSON."""
+        usual = {f.name: f.default for f in fields(self)}  # type: ignore[arg-type]
+        row = super().to_dict(numbers)
+        return {name: value for name, value in row.items() if usual.get(name, MISSING) != value}
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from bayesieve.checks import check_fraction, check_positive
-from bayesieve.core.likelihoods.base import Numbers, RealLikelihood, diagonal_roots
+from bayesieve.core.likelihoods.base import Numbers, diagonal_roots
+from bayesieve.core.likelihoods.real import RealLikelihood
 
 _LEAST = 1e-9  # dispersion below which counts are Poisson
 _STIRLING = 50.0  # r from which log Γ(y + r) - log Γ(r) is a series, since it is mostly rounding

@@ -29,7 +29,7 @@ from torch import Generator, Tensor
 from bayesieve.checks import check_positive
 
 if TYPE_CHECKING:
-    from bayesieve.core.likelihoods.base import RealLikelihood
+    from bayesieve.core.likelihoods.real import RealLikelihood
 
 # Weight vectors of a prediction: all that the posterior has, independent draws of it, or pairs
 # (mean + e, mean - e) one after the other, whose means are independent.

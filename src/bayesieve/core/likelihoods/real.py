@@ -1,15 +1,95 @@
 """Likelihoods of real numbers."""
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Generator, Tensor
 
 from bayesieve.checks import check_fraction, check_positive
-from bayesieve.core.likelihoods.base import Channel, Numbers, RealLikelihood, diagonal_roots
+from bayesieve.core.likelihoods.base import Channel, Likelihood, Numbers, Task, diagonal_roots
+from bayesieve.core.likelihoods.prediction import Drawn, RealPrediction, mixture_moments
+
+
+class RealLikelihood(Likelihood):
+    """A likelihood of real numbers with a mean and a standard deviation."""
+
+    task: ClassVar[Task] = "regression"
+    delivered: ClassVar[tuple[str, ...]] = ("mean", "aleatoric_std", "epistemic_std")
+
+    @abstractmethod
+    def moments(self, outputs: Tensor, numbers: Numbers) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the targets under S weight vectors.
+
+        Args:
+            outputs: (S, n, ...), of the network.
+            numbers: learned numbers, each (S, ...).
+
+        Returns:
+            Means (S, n, m) and standard deviations that broadcast to them.
+        """
+
+    normal: ClassVar[bool] = False  # whether the noise is normal, so that other tails may suit
+
+    def numbers_for(self, noise_std: float) -> dict[str, float]:
+        """The learned numbers that give the noise this standard deviation; {} if none can."""
+        return {}
+
+    def log_noise_outputs(self, n: int) -> slice:
+        """Return the slice of n outputs that predict a log standard deviation; empty by default."""
+        return slice(0, 0)
+
+    def log_density(self, target: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """Log density of each target under this mean and standard deviation: normal by default."""
+        return -0.5 * ((target - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)
+
+    def half_width(self, level: float) -> float:
+        """Half of the central interval that holds `level`, in standard deviations: of a normal."""
+        check_fraction("interval", open_ends=True, level=level)
+        return NormalDist().inv_cdf((1 + level) / 2)
+
+    def interval(self, mean: Tensor, std: Tensor, level: float) -> tuple[Tensor, Tensor]:
+        """Ends of the central interval that holds `level` of targets of this mean and std."""
+        half = self.half_width(level) * std
+        return mean - half, mean + half
+
+    def draw(self, mean: Tensor, std: Tensor, generator: Generator) -> Tensor:
+        """Targets of this mean and standard deviation, drawn at random: normal by default."""
+        return torch.addcmul(mean, std, torch.empty_like(mean).normal_(generator=generator))
+
+    def predictive(self, outputs: Tensor, numbers: Numbers) -> RealPrediction:
+        """Means and noise under every weight vector."""
+        return RealPrediction(*self.moments(outputs, numbers), self)
+
+    def summary(
+        self, outputs: Tensor, numbers: Numbers, drawn: Drawn = "all"
+    ) -> tuple[Tensor, ...]:
+        """Mean, aleatoric and epistemic standard deviation, (n, m) each."""
+        return mixture_moments(*self.moments(outputs, numbers))
+
+    def mistakes(self, output: Tensor, target: Tensor, numbers: Numbers) -> Tensor:
+        """Mean squared error of each example, (n,)."""
+        rows = {name: value[None] for name, value in numbers.items()}
+        mean = self.moments(output[None], rows)[0][0]
+        return (mean - target.reshape(len(target), -1)).square().mean(1)
+
+    def check_targets(self, n_means: int, target: Tensor) -> None:
+        """Raise unless targets are real and as many as the means."""
+        who = type(self).__name__
+        if not target.is_floating_point():
+            raise ValueError(
+                f"{who}: targets must be floating point, got {target.dtype}. "
+                "Use Categorical for class numbers."
+            )
+        if n_means != target[0].numel():
+            raise ValueError(
+                f"{who}: the network returns {n_means} outputs per example but "
+                f"targets have {target[0].numel()} columns; they must agree."
+            )
 
 
 class _OneLevel(RealLikelihood):
