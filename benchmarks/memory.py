@@ -106,7 +106,12 @@ def measure_images(n: int, decoded: bool) -> dict[str, Any]:
     made = mock.patch.object(images, "decode_images", random_pixels) if decoded else nullcontext()
     with tempfile.TemporaryDirectory() as home, made:
         small, large = (write_images(Path(home) / f"{m}", m, decoded) for m in (500, n))
-        settings = {"net": "mlp:100", "steps": STEPS, "figures": False, "device": "cpu"}
+        settings: dict[str, Any] = {
+            "net": "mlp:100",
+            "steps": STEPS,
+            "figures": False,
+            "device": "cpu",
+        }
         runs.train(data=f"images:{small}", out=Path(home) / "small run", **settings)
         before = forget_peak()
         need = runs.train(data=f"images:{large}", dry_run=True, **settings)["memory"]

@@ -22,6 +22,7 @@ from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import write_atomically
 from bayesieve.lock import Lock
+from bayesieve.runs.arguments import Config, Place
 from bayesieve.runs.build import Plan, make_plan
 from bayesieve.runs.config import (
     RunConfig,
@@ -34,7 +35,6 @@ from bayesieve.runs.config import (
 )
 from bayesieve.runs.consent import check_named
 from bayesieve.runs.learn import as_config, fit_plan
-from bayesieve.runs.options import Sweep
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.text import note
 from bayesieve.sieve.rules import fewest_kept
@@ -63,31 +63,42 @@ class SearchFolder(OwnedFolder):
         return self.listed() is None and (self.path / _JOURNAL).is_file()
 
 
-def sweep(asked: Sweep) -> dict[str, Any]:
+def sweep(
+    place: Place,
+    settings: Mapping[str, Any],
+    *,
+    config: Config | None,
+    trials: int,
+    search: Sequence[str],
+    storage: str | None,
+    name: str,
+    figures: bool,
+    trust: bool,
+) -> dict[str, Any]:
     """Try settings; writes sweep.json, the front's configuration files and a picture.
 
     Returns:
         The metric, every trial, and the front.
     """
-    config, trials, search = asked.config, asked.trials, asked.search
-    out = SearchFolder(Path(asked.out))
+    out = SearchFolder(Path(place))
     out.check_open()
-    fixed = from_keywords(asked.settings, None if config is None else as_config(config))
-    check_named(asked, fixed)
+    fixed = from_keywords(settings, None if config is None else as_config(config))
+    by_caller = settings.get("net") == fixed.net.name or isinstance(config, RunConfig | Mapping)
+    check_named(fixed, config, named=by_caller or trust)
     if fixed.training.val_fraction is None:
         fixed = replace(fixed, training=replace(fixed.training, val_fraction=_VALIDATION))
-    space = [Dimension.parse(text) for text in search or []] or _space(fixed, make_plan(fixed))
+    space = [Dimension.parse(text) for text in search] or _space(fixed, make_plan(fixed))
     middle = {dimension.name: dimension.middle for dimension in space}
     plan = make_plan(_with(fixed, middle))  # checks everything
     metric = "validation error" if plan.data.task == "classification" else "validation RMSE"
     with out.locked(_WAIT):
         out.adopt()
-        if asked.storage is None:
+        if storage is None:
             _mend(out.place(_JOURNAL))
-    study = _open_study(out.path, asked.storage, asked.name, fixed.training.seed)
-    settings = to_dict(fixed)
-    settings["training"] = {k: v for k, v in settings["training"].items() if k not in _PER_MACHINE}
-    about = {"config": settings, "space": [repr(dimension) for dimension in space]}
+    study = _open_study(out.path, storage, name, fixed.training.seed)
+    plain = to_dict(fixed)
+    plain["training"] = {k: v for k, v in plain["training"].items() if k not in _PER_MACHINE}
+    about = {"config": plain, "space": [repr(dimension) for dimension in space]}
     if "about" not in study.user_attrs:
         study.set_user_attr("about", about)
     elif json.loads(json.dumps(about)) != study.user_attrs["about"]:
@@ -109,7 +120,7 @@ def sweep(asked: Sweep) -> dict[str, Any]:
         if any(trial.state.is_finished() for trial in study.trials):
             raise DivergedError("sweep: every trial diverged; search smaller learning rates.")
         raise UsageError("the search has no finished trial yet; give --trials 1 or more.")
-    _write(result, fixed, out, figures=asked.figures)
+    _write(result, fixed, out, figures=figures)
     return result
 
 

@@ -1,15 +1,12 @@
 """The reference of the site: every public name, on the page of its room.
 
 Public are the names of `bayesieve`, of its namespaces and of its rooms, a few more, and
-whatever the documentation imports. mkdocstrings writes each entry from the docstring. Commands in
-Python are functions made at run time, which no reader of source files sees: their entries are
-written here.
+whatever the documentation imports. mkdocstrings writes each entry from the docstring.
 """
 
 import importlib
 import inspect
 import re
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -100,11 +97,7 @@ def imported(text: str) -> list[str]:
 def page(room: str, names: list[str]) -> str:
     """One page: a heading, then an entry for each name."""
     head = f"# {ROOMS[room]}\n\n{_about(room)}\n\n"
-    if room != "runs":
-        return head + "\n".join(f"::: {name}\n" for name in names)
-    made = [name for name in names if inspect.isfunction(_find(name)) and _is_command(name)]
-    others = [f"::: {name}\n" for name in names if name not in made]
-    return head + "\n\n".join(_command(name) for name in made) + "\n\n" + "\n".join(others)
+    return head + "\n".join(f"::: {name}\n" for name in names)
 
 
 def overview(names: dict[str, list[str]]) -> str:
@@ -123,31 +116,9 @@ def overview(names: dict[str, list[str]]) -> str:
     return "\n\n".join(parts)
 
 
-def _command(name: str) -> str:
-    """Heading, signature and options of a command in Python."""
-    function = _find(name)
-    text = inspect.getdoc(function) or ""
-    about, _, rest = text.partition("\n\nArgs:\n")
-    options, _, _ = rest.partition("\n\nReturns:")
-    rows = [tuple(line.split(": ", 1)) for line in textwrap.dedent(options).splitlines()]
-    signature = ", ".join(str(one) for one in inspect.signature(function).parameters.values())
-    short = name.rpartition(".")[2]
-    plain = re.sub(r"(pathlib|collections\.abc)\.", "", f"{short}({signature})")
-    code = textwrap.fill(plain, 84, subsequent_indent=" " * 4)
-    cells = [(f"`{key}`", _cell(what)) for key, what in rows]
-    table = markdown_table(("argument", ""), cells, left=2)
-    heading = f'## `{name}` {{: #{name} data-toc-label="{short}" }}'
-    returns = "Returns what the command prints with `--json`, as a dict."
-    return "\n\n".join((heading, f"```python\n{code}\n```", about, table, returns))
-
-
 def _cell(text: str) -> str:
     """Text in a table, where a bar would end its cell."""
     return text.replace("|", "\\|")
-
-
-def _is_command(name: str) -> bool:
-    return "What the command prints as JSON." in (inspect.getdoc(_find(name)) or "")
 
 
 def _about(room: str) -> str:

@@ -27,9 +27,9 @@ from bayesieve.runs.build import (
     full_name,
 )
 from bayesieve.runs.config import NetConfig, TrainingConfig
-from bayesieve.runs.options import Compare
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.text import note
+from studies.comparison.budget import Compare
 from studies.comparison.measure import N_ATTACKED, fractions_of_zeros, measure, reachable
 from studies.comparison.methods import (
     METHODS,

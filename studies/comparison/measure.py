@@ -26,11 +26,11 @@ from bayesieve.core.state import named_tensors
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.config import Floats, convert
-from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.launch import fit
 from bayesieve.uncertainty.ranking import auroc
 from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
+from studies.comparison.budget import Compare
 from studies.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout
 
 N_ATTACKED = 1000  # test inputs attacked, evenly spaced

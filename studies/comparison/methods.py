@@ -21,9 +21,9 @@ from bayesieve.engines.recipes import ENGINES, RunSize, build
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_engine, resolve_schedule
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
-from bayesieve.runs.options import Compare
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
+from studies.comparison.budget import Compare
 
 Section = Mapping[str, Any]  # setting -> value
 Changes = Mapping[str, Mapping[str, Section]]  # method -> section -> settings

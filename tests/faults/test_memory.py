@@ -39,7 +39,7 @@ def test_a_network_of_petabytes_is_refused_with_its_size_and_nothing_is_allocate
     with pytest.raises(ShortOfMemoryError) as caught:
         train(**HUGE, dry_run=True)
     said = str(caught.value)
-    for words in ("TB of memory", "are free", "--batch-size", "--net", "--n-models"):
+    for words in ("TB of memory", "are free", "`batch_size`", "`net`", "`n_models`"):
         assert words in said
     assert exit_code(caught.value) == 1
 
@@ -170,7 +170,7 @@ def test_memory_that_runs_out_in_a_run_is_answered_in_words(monkeypatch, tmp_pat
     with pytest.raises(ShortOfMemoryError, match="memory ran out at step 0") as caught:
         bs.fit(problem, bs.MAP(), epochs=1, folder=tmp_path / "run")
     said = str(caught.value)
-    assert "--batch-size" in said
+    assert "`batch_size`" in said
     assert "\n" not in said
     assert "Checkpoints are in" in said
     assert exit_code(caught.value) == exit_code(error) == 1

@@ -13,9 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from bayesieve import runs
 from bayesieve.cli.console import note, print_quality, print_table
 from bayesieve.cli.flags import OF_RUNS, command
-from bayesieve.runs import options
+from bayesieve.runs.arguments import Json
 from bayesieve.runs.config import plain_value
 from bayesieve.runs.folder import PAGE, RunFolder
 from bayesieve.runs.text import evaluation_rows, watched_lines, with_draws
@@ -34,8 +35,8 @@ def _rounded(value: Any, n: int) -> str:
     return f"{value:.{n}g}" if isinstance(value, float) else str(value)
 
 
-@command(options.Demo, "demo --out runs/demo")
-def demo(asked: options.Demo, result: dict[str, Any]) -> None:
+@command("demo", "demo --out runs/demo")
+def demo(asked: Any, result: Json) -> None:
     """Print both networks side by side, and what is delivered."""
     out = Path(asked.out)
     delivered = result.pop("delivered")
@@ -60,8 +61,8 @@ def demo(asked: options.Demo, result: dict[str, Any]) -> None:
     print(f"open in a browser: {out / 'report.html'} (as text: {out / 'report.md'})")
 
 
-@command(options.Train, "train --data digits --epochs 60 --zeros 0.9 --out runs/a")
-def train(asked: options.Train, result: dict[str, Any]) -> None:
+@command("train", "train --data digits --epochs 60 --zeros 0.9 --out runs/a")
+def train(asked: Any, result: Json) -> None:
     """Print the numbers, or what the run would take."""
     if asked.dry_run:
         rows = [
@@ -97,13 +98,13 @@ def train(asked: options.Train, result: dict[str, Any]) -> None:
             print(line)
 
 
-def _about_bytes(result: dict[str, Any]) -> None:
+def _about_bytes(result: Json) -> None:
     """Say what the bytes of a pruned network are, since `compact` makes them fewer."""
     if result["zeros"]:
         print("bytes: kept weights and where they sit; `compact` cuts out whole units on top")
 
 
-def _course(folder: RunFolder, result: dict[str, Any]) -> list[str]:
+def _course(folder: RunFolder, result: Json) -> list[str]:
     """The error against zeros as a line of bars, and the result of the run in one sentence."""
     key, name = ("rmse", "RMSE") if "rmse" in result else ("error", "error")
 
@@ -126,8 +127,8 @@ def _course(folder: RunFolder, result: dict[str, Any]) -> list[str]:
     return [*lines, f"result: {tested}, {kept}{seconds}"]
 
 
-@command(options.Pool, "runs pool runs/a runs/b --out runs/both", OF_RUNS)
-def pool(asked: options.Pool, result: dict[str, Any]) -> None:
+@command("pool_runs", "runs pool runs/a runs/b --out runs/both", OF_RUNS)
+def pool(asked: Any, result: Json) -> None:
     """Print the agreement of all chains, and the numbers of all draws."""
     chains = result["chains"]
     print(chains["summary"])
@@ -136,14 +137,14 @@ def pool(asked: options.Pool, result: dict[str, Any]) -> None:
         print(RunFolder(Path(asked.out)).to_read)
 
 
-@command(options.Prune, "prune runs/a --zeros 0.95 --finetune 10 --out runs/b")
-def prune(asked: options.Prune, result: dict[str, Any]) -> None:
+@command("prune", "prune runs/a --zeros 0.95 --finetune 10 --out runs/b")
+def prune(asked: Any, result: Json) -> None:
     """Print the numbers before and after."""
     before = "dense" if result["dense"]["zeros"] == 0 else "before"
     _show_pruned({before: result["dense"], "sparse": result}, RunFolder(Path(asked.out)))
 
 
-def _show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
+def _show_pruned(rows: dict[str, Json], folder: RunFolder) -> None:
     """Print the numbers before and after pruning, and where the files are."""
     print_quality("Test set, mean weights", rows)
     _about_bytes([*rows.values()][-1])
@@ -154,8 +155,8 @@ def _show_pruned(rows: dict[str, dict[str, Any]], folder: RunFolder) -> None:
     print(f"next: bayesieve compact {folder.path} --out {folder.path}-small")
 
 
-@command(options.Sieve, "sieve own.safetensors --net mlp:24 --data digits --out s")
-def sieve(asked: options.Sieve, result: dict[str, Any]) -> None:
+@command("sieve", "sieve own.safetensors --net mlp:24 --data digits --out s")
+def sieve(asked: Any, result: Json) -> None:
     """Print the numbers of the trained network and of the sparse one."""
     _show_pruned({"trained": result["dense"], "sieved": result}, RunFolder(Path(asked.out)))
     if (held_out := result.get("held_out")) is not None:
@@ -163,8 +164,8 @@ def sieve(asked: options.Sieve, result: dict[str, Any]) -> None:
         note(f"cost on training examples set apart: {lost:+.4f} nats per example at {zeros} zeros")
 
 
-@command(options.Evaluate, "evaluate runs/b --samples 100 --json")
-def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
+@command("evaluate", "evaluate runs/b --samples 100 --json")
+def evaluate(asked: Any, result: Json) -> None:
     """Print a dozen numbers with their names and meanings; --json has them all."""
     rows = evaluation_rows(result)
     how = f"{result['samples']} draws" if result["samples"] else "mean weights"
@@ -172,8 +173,12 @@ def evaluate(asked: options.Evaluate, result: dict[str, Any]) -> None:
     print_table(title, ("", "", ""), rows, numbers=False)
 
 
-@command(options.Certify, "certify runs/b --against runs/a --json")
-def certify(asked: options.Certify, result: dict[str, Any]) -> None:
+def _certified(asked: Any, result: Json) -> int:
+    return 0 if result["certified"] else 1
+
+
+@command("certify", "certify runs/b --against runs/a --json", exit_code=_certified)
+def certify(asked: Any, result: Json) -> None:
     """Print every check, and whether all passed."""
     header, *rows = certificate_rows(result)
     title = f"{asked.run} against {result['against']}, {result['n_examples']} examples"
@@ -195,8 +200,8 @@ def certify(asked: options.Certify, result: dict[str, Any]) -> None:
     )
 
 
-@command(options.Attack, "attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json")
-def attack(asked: options.Attack, result: dict[str, Any]) -> None:
+@command("attack", "attack runs/a --fgsm 0.1,0.2 --shift rotation:15 --json")
+def attack(asked: Any, result: Json) -> None:
     """Print every point of every curve."""
     rows = [
         (name, f"{point['strength']:g}", as_percent(point["accuracy"]), f"{point['entropy']:.4f}",
@@ -210,8 +215,8 @@ def attack(asked: options.Attack, result: dict[str, Any]) -> None:
     note(f"written: {folder / 'attack.json'}{picture}")
 
 
-@command(options.Compact, "compact runs/b --out runs/c")
-def compact(asked: options.Compact, result: dict[str, Any]) -> None:
+@command("compact", "compact runs/b --out runs/c")
+def compact(asked: Any, result: Json) -> None:
     """Print the numbers of every stage, and every layer before and after."""
     report = result["compaction"]
     stages = [name for name in ("dense", "masked", "compacted") if name in result]
@@ -247,8 +252,8 @@ def _pair(pair: list[int]) -> str:
     return f"{after:,}" if before == after else f"{before:,} -> {after:,}"
 
 
-@command(options.Verify, "verify runs/c --against runs/b")
-def verify(asked: options.Verify, result: dict[str, Any]) -> None:
+@command("verify", "verify runs/c --against runs/b")
+def verify(asked: Any, result: Json) -> None:
     """Print what was checked."""
     words = {
         "files": "files, checksums right",
@@ -261,14 +266,14 @@ def verify(asked: options.Verify, result: dict[str, Any]) -> None:
     print_table(f"{asked.bundle} is intact", ("", ""), rows)
 
 
-@command(options.Export, "export runs/c --to onnx --out model.onnx")
-def export(asked: options.Export, result: dict[str, Any]) -> None:
+@command("export", "export runs/c --to onnx --out model.onnx")
+def export(asked: Any, result: Json) -> None:
     """Print the file and its size."""
     print(f"{asked.to}: {asked.out} ({as_bytes(result['bytes'])})")
 
 
-@command(options.Predict, "predict runs/c data.npz --out predictions.csv")
-def predict(asked: options.Predict, result: dict[str, Any]) -> None:
+@command("predict", "predict runs/c data.npz --out predictions.csv")
+def predict(asked: Any, result: Json) -> None:
     """Print the first predictions."""
     with Path(asked.out).open(newline="", encoding="utf-8") as stream:
         rows = list(islice(csv.reader(stream), 1, 1 + _PREDICTED))
@@ -281,8 +286,8 @@ def predict(asked: options.Predict, result: dict[str, Any]) -> None:
     print(f"predictions: {asked.out}")
 
 
-@command(options.FitTable, "fit-table house.csv --target price --report runs/price")
-def fit_table(asked: options.FitTable, result: dict[str, Any]) -> None:
+@command("fit_table", "fit-table house.csv --target price --report runs/price")
+def fit_table(asked: Any, result: Json) -> None:
     """Print the quality on the test rows and the most important inputs."""
     print_quality("Test rows", with_draws(result["metrics"]))
     best = sorted(result["importance"].items(), key=lambda item: -item[1])[:8]
@@ -292,8 +297,8 @@ def fit_table(asked: options.FitTable, result: dict[str, Any]) -> None:
           "--samples 50")  # fmt: skip
 
 
-@command(options.Select, "select data.csv --target y --fdr 0.1 --report runs/which")
-def select(asked: options.Select, result: dict[str, Any]) -> None:
+@command("select", "select data.csv --target y --fdr 0.1 --report runs/which")
+def select(asked: Any, result: Json) -> None:
     """Print the inputs by probability, and the test error with and without those dropped."""
     rows = sorted(result["inputs"], key=lambda row: -row["probability"])
     shown = [
@@ -314,10 +319,10 @@ def select(asked: options.Select, result: dict[str, Any]) -> None:
     print(f"report: {Path(result['report']) / 'report.md'}")
 
 
-@command(options.Profile, "profile runs/a runs/c --json")
-def profile(asked: options.Profile, result: dict[str, Any]) -> None:
+@command("profile", "profile runs/a runs/c --json")
+def profile(asked: Any, result: Json) -> None:
     """Print one table per folder, a column for each form of its network."""
-    by_folder: dict[str, dict[str, dict[str, Any]]] = {}
+    by_folder: dict[str, dict[str, Json]] = {}
     for row in result["rows"]:
         folder, _, form = row["name"].rpartition(" ")
         by_folder.setdefault(folder, {})[form] = row
@@ -341,7 +346,7 @@ def profile(asked: options.Profile, result: dict[str, Any]) -> None:
         note("the machine was busy: other work took the processor away. Measure again.")
 
 
-def _column(row: dict[str, Any]) -> dict[str, str]:
+def _column(row: Json) -> dict[str, str]:
     counts = {
         "parameters": row["parameters"],
         "zeros": row["zeros"],
@@ -365,8 +370,14 @@ def _column(row: dict[str, Any]) -> dict[str, str]:
     return shown | {name: "" if n is None else as_bytes(n) for name, n in sizes.items()} | times
 
 
-@command(options.Report, "report runs/a runs/b -o report.html")
-def report(asked: options.Report, result: dict[str, Any]) -> None:
+def passed(asked: Any, result: Json) -> int:
+    """1 if a check of the page failed and --check was given."""
+    verdicts = [row["verdict"] for run in result["runs"] for row in run["checks"]]
+    return int(asked.check and "fail" in verdicts)
+
+
+@command("report", "report runs/a runs/b -o report.html", exit_code=passed)
+def report(asked: Any, result: Json) -> None:
     """Print the checks and the files, and which networks are not inside the page."""
     for run in result["runs"]:
         rows = [(row["question"], row["verdict"], row["words"]) for row in run["checks"]]
@@ -380,16 +391,16 @@ def report(asked: options.Report, result: dict[str, Any]) -> None:
     print(f"{result['report']} ({size}): open it in a browser, it needs no network")
 
 
-@command(options.Open, "open runs/a")
-def open(asked: options.Open, result: dict[str, Any]) -> None:
+@command("open_page", "open runs/a")
+def open(asked: Any, result: Json) -> None:
     """Say where the page is, and whether a browser took it."""
     print(result["page"])
     if not result["opened"]:
         note("no browser was found here: open the file in one.")
 
 
-@command(options.Watch, "watch runs/a")
-def watch(asked: options.Watch, result: dict[str, Any]) -> None:
+@command("watch", "watch runs/a")
+def watch(asked: Any, result: Json) -> None:
     """Print where a run stands; on a terminal again every second until it is finished."""
     from rich.live import Live
     from rich.text import Text
@@ -399,12 +410,12 @@ def watch(asked: options.Watch, result: dict[str, Any]) -> None:
         view.update(Text("\n".join(watched_lines(result))), refresh=True)
         while live and not result["finished"]:
             time.sleep(1)
-            result = asked()
+            result = runs.watch(asked.run, once=True)
             view.update(Text("\n".join(watched_lines(result))), refresh=True)
 
 
-@command(options.Compare, "compare --data digits --epochs 20 --out runs/compare")
-def compare(asked: options.Compare, result: dict[str, Any]) -> None:
+@command("compare", "compare --data digits --epochs 20 --out runs/compare")
+def compare(asked: Any, result: Json) -> None:
     """Print two tables that fit a terminal: how good each method is, what it loses and costs."""
     header, *rows = result["table"]
     zeros = [i for i, name in enumerate(header) if name.endswith("zeros")]
@@ -437,8 +448,8 @@ def _short(metric: str) -> str:
     return metric
 
 
-@command(options.Sweep, "sweep --data digits --epochs 20 --trials 9 --out runs/s")
-def sweep(asked: options.Sweep, result: dict[str, Any]) -> None:
+@command("sweep", "sweep --data digits --epochs 20 --trials 9 --out runs/s")
+def sweep(asked: Any, result: Json) -> None:
     """Print the front, and how to train one of it."""
     rows = [
         (

@@ -1,21 +1,24 @@
-"""One command-line flag per setting of a run or argument of a command, made from its field."""
+"""One command-line flag per argument of a command and per setting of a run."""
 
 import inspect
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import typer
 
+from bayesieve import runs
 from bayesieve.cli import ended_at_once, uncollected
 from bayesieve.cli.console import FLAGS, JsonFlag, heartbeat, print_json, with_flags
 from bayesieve.cli.layout import HelpAll
+from bayesieve.cli.signatures import signature_of
 from bayesieve.environment import is_shared, rank_of_process
 from bayesieve.errors import UsageError
-from bayesieve.runs.arguments import Options
+from bayesieve.runs.arguments import COMMAND_LINE, Arg, Json, plain
 from bayesieve.runs.config import (
     all_settings,
     choices_of,
@@ -35,112 +38,144 @@ _PANELS = {
 }
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
 _MOST_METAVAR = 32
-_O = TypeVar("_O", bound=Options)
+_WITH_SETTINGS = ("train", "sweep")
 
-
+Show = Callable[[Any, Json], None]  # of what was asked and the result
 _Commands = list[tuple[Callable[..., None], str]]  # with an example of each, in order of help
 COMMANDS: _Commands = []
 OF_RUNS: _Commands = []  # of the group `runs`
 
 
+class _Flag(NamedTuple):
+    """What the command line shows of an argument or setting."""
+
+    name: str
+    hint: Any
+    default: Any  # inspect.Parameter.empty where there is none
+    help: str
+    about: Arg
+    panel: str | None = None  # of a setting of a run, which is None if not set
+
+    @property
+    def dashed(self) -> str:
+        """The flag itself."""
+        return _dashed(self.about.word or self.name)
+
+
 def command(
-    options: type[_O], example: str, group: _Commands = COMMANDS
-) -> Callable[[Callable[[_O, dict[str, Any]], None]], Callable[..., None]]:
-    """Make a command of its options and of a function that shows the result to people."""
+    function: str,
+    example: str,
+    group: _Commands = COMMANDS,
+    exit_code: Callable[[Any, Json], int] = lambda asked, result: 0,
+) -> Callable[[Show], Callable[..., None]]:
+    """Make a command of a function of `bayesieve.runs` and of one that shows its result to people.
 
-    def made(show: Callable[[_O, dict[str, Any]], None]) -> Callable[..., None]:
-        specs = {spec.name: spec for spec in fields(options)}
-        recorded = {"arguments"} & {*specs}
+    Args:
+        function: its name in `bayesieve.runs`.
+        example: shown in the help.
+        group: the commands that it belongs to.
+        exit_code: what it ends with after it has printed its result.
+    """
+    declared = _flags_of(function)
+    flags = {word: _dashed(word) for word in keywords()} | {
+        flag.name: flag.name.upper() if flag.about.positional else flag.dashed
+        for flag in declared
+        if flag.panel is None
+    }
 
+    def made(show: Show) -> Callable[..., None]:
         def wrapper(*, json: bool, **values: Any) -> None:
-            values.pop("help_all", None)  # it ended the program if it was given
             FLAGS.clear()
             FLAGS.update(flags)
-            values |= {name: shlex.join(sys.argv[1:]) for name in recorded}
-            asked = options.of(**{k: v for k, v in values.items() if v is not None and v != []})
+            values.pop("help_all", None)  # it ended the program if it was given
+            COMMAND_LINE.set(shlex.join(sys.argv[1:]))
+            given = {k: v for k, v in values.items() if v is not None and v != []}
             with ended_at_once(), uncollected():
-                options.load()
+                work: Callable[..., Json] = getattr(runs, function)
             if is_shared() and show.__name__ != "train":
                 raise UsageError(
                     f"{show.__name__}: only `train` divides its work among the processes of "
                     "torchrun; start this command without it."
                 )
             with heartbeat(show.__name__.replace("_", "-")):
-                result = asked()
+                result = work(**given)
             if rank_of_process() > 0:
                 return  # the first process tells the result
+            asked = SimpleNamespace(**values)
             if json:
                 print_json(result)
             else:
                 show(asked, result)
-            if code := asked.exit_code(result):
+            if code := exit_code(asked, result):
                 raise typer.Exit(code)
 
-        hints = get_type_hints(options)
-        flags = {word: _dashed(word) for word in keywords()} | {
-            name: name.upper() if spec.metadata.get("argument") else _dashed(word_of(spec))
-            for name, spec in specs.items()
-        }
-        shown = [spec for name, spec in specs.items() if name not in (*recorded, "settings")]
-        parameters = [_parameter(spec, hints[spec.name], flags) for spec in shown]
-        parameters.append(_keyword("json", JsonFlag, False))
-        if "settings" in specs:
-            parameters.append(_keyword("help_all", HelpAll, False))
-        for section, spec in all_settings() if "settings" in specs else ():
-            keyword, hint = word_of(spec), hints_of(section)[spec.name]
-            parameters.append(_parameter(spec, hint, flags, keyword, _PANELS[section]))
-        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.__doc__, wrapper.__name__ = with_flags(options.__doc__ or "", flags), show.__name__
+        own = [_parameter(flag, flags) for flag in declared if flag.panel is None]
+        own.append(_keyword("json", JsonFlag, False))
+        if function in _WITH_SETTINGS:
+            own.append(_keyword("help_all", HelpAll, False))
+        own += [_parameter(flag, flags) for flag in declared if flag.panel is not None]
+        wrapper.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        wrapper.__doc__ = with_flags(signature_of(function).about, flags)
+        wrapper.__name__ = show.__name__
         group.append((wrapper, example))
         return wrapper
 
     return made
 
 
-def _parameter(
-    spec: Field[Any],
-    hint: Any,
-    flags: Mapping[str, str],
-    name: str | None = None,
-    panel: str | None = None,
-) -> inspect.Parameter:
-    """The flag of an option, or of a setting of a run, which has a panel and is None if not set."""
-    about, default = spec.metadata, spec.default
-    kind = _value_type(hint)
-    metavar = "|".join(choices_of(hint)) or about["metavar"]
-    text, is_setting = with_flags(about["help"], flags), panel is not None
+def _flags_of(function: str) -> list[_Flag]:
+    """What is shown of the arguments of a command, and of all settings where it takes them."""
+    signature, found = signature_of(function), []
+    for name, parameter in signature.parameters.items():
+        hint, about = plain(parameter.annotation)
+        joined = {k: v for arg in about for k, v in vars(arg).items() if v not in (None, False)}
+        found.append(_Flag(name, hint, parameter.default, signature.helps[name], Arg(**joined)))
+    for section, spec in all_settings() if function in _WITH_SETTINGS else ():
+        said, hint = spec.metadata, hints_of(section)[spec.name]
+        default = None if spec.default is MISSING else spec.default
+        shown = Arg(metavar=said["metavar"], alias=said["alias"])
+        found.append(_Flag(word_of(spec), hint, default, said["help"], shown, _PANELS[section]))
+    return found
+
+
+def _parameter(flag: _Flag, flags: Mapping[str, str]) -> inspect.Parameter:
+    """A parameter as typer takes it."""
+    kind, choices, default = _value_type(flag.hint), choices_of(flag.hint), flag.default
+    metavar = "|".join(choices) or flag.about.metavar
+    text, is_setting = with_flags(flag.help, flags), flag.panel is not None
     if metavar is None and kind in _METAVARS:
         metavar = _METAVARS[kind]
     elif len(metavar or "") > _MOST_METAVAR:  # too wide for a column
-        text += f" One of: {', '.join(choices_of(hint))}."
+        text += f" One of: {', '.join(choices)}."
         metavar = "NAME"
     reading: Any = {"parser": _path, "metavar": metavar or "PATH"} if kind is Path else {}
     reading = {"metavar": metavar} | reading
-    if is_setting and default is not MISSING and default not in (None, (), False):
+    if is_setting and default not in (None, (), False):
         text += f" [default: {default}]"
-    if about.get("argument"):
-        flag = typer.Argument(help=text, **reading)
+    option: Any
+    if flag.about.positional:
+        if kind in (Path, list[Path]) and flag.about.metavar is None:
+            reading["metavar"] = flag.name.upper()
+        option = typer.Argument(help=text, **reading)
     else:
-        main = _dashed(word_of(spec))
+        main = flag.dashed
         if kind is bool and (is_setting or default is True):
             main = f"{main}/--no-{main[2:]}"
-        aliases = [] if about["alias"] is None else [_dashed(about["alias"])]
-        flag = typer.Option(
+        aliases = [] if flag.about.alias is None else [_dashed(flag.about.alias)]
+        option = typer.Option(
             main,
             *aliases,
             help=text,
             **reading,
-            rich_help_panel=panel,
+            rich_help_panel=flag.panel,
             show_default=not is_setting,
         )
     if is_setting:
         default = None
-    elif default is MISSING:
-        default = inspect.Parameter.empty
     elif kind is Path and isinstance(default, str):
         default = Path(default)
     value: Any = kind | None if default is None else kind
-    return _keyword(name or spec.name, Annotated[value, flag], default)
+    return _keyword(flag.name, Annotated[value, option], default)
 
 
 def _dashed(word: str) -> str:

@@ -1,110 +1,135 @@
-"""How the arguments of a command are declared: once, for the command line and for Python.
+"""Types of the arguments of commands, and how these are checked. Nothing here imports torch.
 
-A command is a dataclass of `Options`; each field has its help, default and check. The command line
-makes its flags from the fields, `as_function` a function with the same words. Nothing here imports
-torch.
+A command is a plain function with `@command`. The command line makes its flags from the signature
+and the docstring, which it reads without importing the function (`cli.signatures`): annotations of
+commands are made of the names of this module.
 """
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from functools import partial
-from importlib import import_module
+from collections.abc import Sequence as Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ClassVar, ParamSpec, Self, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from bayesieve.checks import check_choice
+from bayesieve.checks import (
+    check_choice,
+    check_fraction,
+    check_not_negative,
+    check_positive,
+    check_threads,
+)
 from bayesieve.errors import UsageError
-from bayesieve.runs.config import check_values, choices_of, kinds_of, setting, word_of
+from bayesieve.runs.config import RunConfig, choices_of, kinds_of
+from bayesieve.runs.config import Score as Score
 
 P = ParamSpec("P")
-option: Any = partial(setting, kw_only=True)  # a `setting` may be given by position too
-
-
-def argument(help: str, default: Any = MISSING, *, metavar: str | None = None) -> Any:
-    """A dataclass field that the command line takes by position."""
-    return field(default=default, metadata={"help": help, "argument": True, "metavar": metavar})
-
-
-def command_line() -> Any:
-    """A dataclass field for the command line that is written down in records; no flag."""
-    return field(default=None, kw_only=True, metadata={"help": "the command line, for records"})
-
-
-def run_settings() -> Any:
-    """A dataclass field for the settings of `config` that are set, by keyword; a flag each."""
-    about = {"help": "by the names of the flags, such as data='digits', engine='sbnn', zeros=0.9"}
-    return field(default_factory=dict, kw_only=True, metadata=about)
+R = TypeVar("R")
+# The command line that is under way, for records; None in Python.
+COMMAND_LINE: ContextVar[str | None] = ContextVar("COMMAND_LINE", default=None)
 
 
 @dataclass(frozen=True)
-class Options:
-    """The arguments of one command, checked."""
+class Arg:
+    """What an annotation says of an argument beside its type.
 
-    work: ClassVar[str]  # module and function of `bayesieve.runs` that do it
+    Args:
+        check: function of `bayesieve.checks` that a value must pass.
+        positional: whether the command line takes it by position, not as a flag.
+        metavar: stands for the value in the help.
+        alias: second name of the flag.
+        word: name of the flag, if it is not the argument's.
+    """
 
-    def __post_init__(self) -> None:
-        command, hints = self.command_name(), get_type_hints(type(self))
-        for spec in fields(self):
-            value, choices = getattr(self, spec.name), choices_of(hints[spec.name])
-            if value == "" and Path in kinds_of(hints[spec.name]):
-                raise UsageError(f"{command}: `{word_of(spec)}` is empty; give a name.")
-            if choices and value is not None:
-                check_choice(command, word_of(spec), value, choices)
-        check_values(command, self)
-
-    @classmethod
-    def command_name(cls) -> str:
-        """The command as it is written on the command line."""
-        return cls.work.rpartition(".")[2].replace("_", "-")
-
-    @classmethod
-    def of(cls, *args: Any, **values: Any) -> Self:
-        """Options by name, among them settings of a run where the command takes them."""
-        names = {spec.name for spec in fields(cls)}
-        if "settings" in names:
-            values["settings"] = {name: values.pop(name) for name in [*values] if name not in names}
-        return cls(*args, **values)
-
-    def exit_code(self, result: Mapping[str, Any]) -> int:
-        """What the command ends with after it has printed its result."""
-        return 0
-
-    @classmethod
-    def load(cls) -> Callable[[Self], dict[str, Any]]:
-        """Import the function that does the work."""
-        module, _, name = cls.work.rpartition(".")
-        function: Callable[[Self], dict[str, Any]]
-        function = getattr(import_module(f"bayesieve.runs.{module}"), name)
-        return function
-
-    def __call__(self) -> dict[str, Any]:
-        """Do the work; returns what the command prints as JSON."""
-        return self.load()(self)
+    check: Callable[..., None] | None = None
+    positional: bool = False
+    metavar: str | None = None
+    alias: str | None = None
+    word: str | None = None
 
 
-def as_function(options: Callable[P, Options]) -> Callable[P, dict[str, Any]]:
-    """A function with the arguments of a command.
+def _check_draws(who: str, **values: str | int) -> None:
+    for name, value in values.items():
+        if value != "auto" and not str(value).isdecimal():
+            raise ValueError(f"{who}: {name} must be a number of draws or auto, got {value}.")
+
+
+Json = dict[str, Any]  # what a command returns, and prints with the flag json: plain data
+Place = Path | str
+# settings as an object, as nested plain data, or as a YAML, TOML or JSON file
+Config = RunConfig | Mapping[str, Mapping[str, Any]] | Place
+Task = Literal["regression", "classification"]
+Missing = Literal["refuse", "impute"]
+Noise = Literal["gaussian", "student-t", "heteroscedastic", "poisson", "negative-binomial"]
+ARGUMENT = Arg(positional=True)
+COLUMN = Arg(metavar="COLUMN")
+LIST = Arg(metavar="LIST")
+Count = Annotated[int, Arg(check_positive)]
+WholeNumber = Annotated[int, Arg(check_not_negative)]
+Threads = Annotated[int, Arg(check_threads)]
+Positive = Annotated[float, Arg(check_positive)]
+NotNegative = Annotated[float, Arg(check_not_negative)]
+Fraction = Annotated[float, Arg(check_fraction)]
+Share = Annotated[float, Arg(partial(check_fraction, open_ends=True))]
+Draws = Annotated[str | int, Arg(_check_draws, metavar="N|auto")]
+
+
+def n_samples_of(samples: str | int) -> int | None:
+    """Draws as `predict` takes them: a number, or None for as many as their error asks for.
 
     Example:
-        >>> from bayesieve.runs.options import Verify
-        >>> verify = as_function(Verify)
-        >>> list(inspect.signature(verify).parameters)
-        ['bundle', 'against', 'trust']
+        >>> n_samples_of("auto"), n_samples_of("32")
+        (None, 32)
     """
-    kind: Any = options
-    parameters = dict(inspect.signature(kind).parameters)
+    return None if samples == "auto" else int(samples)
 
-    def function(*args: P.args, **kwargs: P.kwargs) -> dict[str, Any]:
-        result: dict[str, Any] = kind.of(*args, **kwargs)()
-        return result
 
-    if "settings" in parameters:
-        rest = inspect.Parameter.VAR_KEYWORD
-        parameters["settings"] = inspect.Parameter("settings", rest, annotation=Any)
-    specs = "\n".join(f"    {spec.name}: {spec.metadata['help']}" for spec in fields(kind))
-    function.__name__ = function.__qualname__ = kind.work.rpartition(".")[2]
-    returns = "Returns:\n    What the command prints as JSON."
-    function.__doc__ = f"{inspect.getdoc(kind)}\n\nArgs:\n{specs}\n\n{returns}"
-    function.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    return function
+def plain(hint: Any) -> tuple[Any, list[Arg]]:
+    """A type without its annotations, and these.
+
+    Example:
+        >>> plain(Count | None)[0]
+        int | None
+    """
+    if get_origin(hint) is Annotated:
+        inner, *more = get_args(hint)
+        kind, about = plain(inner)
+        return kind, about + [one for one in more if isinstance(one, Arg)]
+    kinds = get_args(hint) if any(get_origin(one) is Annotated for one in get_args(hint)) else ()
+    if not kinds:
+        return hint, []
+    parts = [plain(one) for one in kinds]
+    united = parts[0][0]
+    for kind, _ in parts[1:]:
+        united = united | kind
+    return united, [arg for _, about in parts for arg in about]
+
+
+def check_arguments(who: str, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raise where a value is none of its choices, does not pass its check, or is an empty path."""
+    for name, value in values.items():
+        hint, about = plain(hints.get(name))
+        if value == "" and Path in kinds_of(hint):
+            raise UsageError(f"{who}: `{name}` is empty; give a name.")
+        if value is None:
+            continue
+        if choices := choices_of(hint):
+            check_choice(who, name, value, choices)
+        for check in (arg.check for arg in about if arg.check is not None):
+            check(who, **{name: value})
+
+
+def command(function: Callable[P, R]) -> Callable[P, R]:
+    """Check the arguments of a command before it begins."""
+    signature, who = inspect.signature(function), function.__name__.replace("_", "-")
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = signature.bind(*args, **kwargs).arguments
+        hints = get_type_hints(function, include_extras=True)
+        check_arguments(who, hints, {name: v for name, v in given.items() if name != "settings"})
+        return function(*args, **kwargs)
+
+    return checked

@@ -1,7 +1,7 @@
 """`compact`, `verify` and `export`: from a run to a bundle, its checks, and its other forms."""
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.files import same_place, sha256
+from bayesieve.runs.arguments import ARGUMENT, Arg, Json, Place, WholeNumber, command
 from bayesieve.runs.config import RECORD, to_dict
 from bayesieve.runs.folder import (
     RunFolder,
@@ -31,7 +32,6 @@ from bayesieve.runs.folder import (
     model_files,
     versions,
 )
-from bayesieve.runs.options import Compact, Export, Verify
 from bayesieve.runs.run import Run, load, numbers, read_folder
 from bayesieve.runs.text import note, warn
 from bayesieve.sieve.compact import compact as compact_model
@@ -40,13 +40,30 @@ from bayesieve.sieve.verify import verify as verify_outputs
 _TOLERANCE = 1e-4  # of recorded outputs, which another machine may have computed
 
 
-def compact(asked: Compact) -> dict[str, Any]:
-    """Write the bundle; returns metrics of every stage, and what went from each layer."""
-    source, out = RunFolder(Path(asked.run)), Path(asked.out)
+@command
+def compact(
+    run: Annotated[Place, ARGUMENT],
+    out: Place,
+    *,
+    posterior: bool = False,
+    force: bool = False,
+    trust: bool = False,
+) -> Json:
+    """Remove what pruning left without effect, and write a bundle that others can load.
+
+    Args:
+        run: Run folder of `prune`.
+        out: Bundle folder to write.
+        posterior: Store the posterior too, for predictions with draws.
+        force: Replace the bundle in `out`.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+    """
+    source, out = RunFolder(Path(run)), Path(out)
     if same_place(out, source.path):
         raise UsageError("`out` must differ from the run that is compacted.")
-    check_out(out, force=asked.force)
-    opened = load(asked.run, device="cpu", trust=asked.trust)
+    check_out(out, force=force)
+    opened = load(run, device="cpu", trust=trust)
     sparse = opened.model
     if not isinstance(sparse, SparseModel):
         raise UsageError(
@@ -59,7 +76,7 @@ def compact(asked: Compact) -> dict[str, Any]:
     likelihood = sparse.network.likelihood_at(sparse.posterior.mean)
     note(f"testing both networks on {len(test):,} examples")
     masked, compacted = evaluate(sparse, test), evaluate(as_point(small, likelihood), test)
-    result: dict[str, Any] = {}
+    result: Json = {}
     if source.finished and isinstance(source.read("metrics.json").get("dense"), dict):
         result["dense"] = source.read("metrics.json")["dense"]
     a, b = masked.prediction, compacted.prediction
@@ -81,18 +98,18 @@ def compact(asked: Compact) -> dict[str, Any]:
         small,
         out,
         example=test.x[:1],
-        posterior=sparse.posterior if asked.posterior else None,
+        posterior=sparse.posterior if posterior else None,
         sparse=sparse,
         thresholds=source.read("config.json").get(RECORD, {}).get("rule"),
         metrics={**result, "compaction": short},
         **_origin(opened),
-        force=asked.force,
+        force=force,
     )
     sizes = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     return {**result, "bundle": str(out), "bundle_bytes": sum(sizes.values()), "files": sizes}
 
 
-def _origin(run: Run) -> dict[str, Any]:
+def _origin(run: Run) -> Json:
     """Data and run that a bundle comes from: arguments of `save_bundle`."""
     return {
         "familiarity": run.familiarity,
@@ -103,7 +120,7 @@ def _origin(run: Run) -> dict[str, Any]:
     }
 
 
-def provenance(run: Run) -> dict[str, Any]:
+def provenance(run: Run) -> Json:
     """How a bundle came about; of paths only the last part, since bundles travel."""
     settings = {name: to_dict(run.config)[name] for name in ("data", "net", "engine", "training")}
     kind, colon, rest = str(settings["data"]["name"]).partition(":")
@@ -120,18 +137,31 @@ def provenance(run: Run) -> dict[str, Any]:
     return made if run.certificate is None else {**made, "certificate": run.certificate}
 
 
-def verify(asked: Verify) -> dict[str, Any]:
-    """Check files and recorded outputs, then compare with another model if one is given."""
-    path, against = Path(asked.bundle), asked.against
+@command
+def verify(
+    bundle: Annotated[Place, ARGUMENT],
+    against: Place | None = None,
+    *,
+    trust: bool = False,
+) -> Json:
+    """Check a bundle's files, and its outputs against another model; exit code 1 if they differ.
+
+    Args:
+        bundle: Bundle folder.
+        against: Run or bundle that must give the same outputs.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+    """
+    path, against = Path(bundle), against
     if not is_bundle_folder(path):
         raise UsageError(f"{path} is a run folder; give a bundle, and the run as `against`.")
     stored = read_bundle(path)
-    result: dict[str, Any] = {"bundle": str(path), "files": _check_files(stored)}
+    result: Json = {"bundle": str(path), "files": _check_files(stored)}
     result["recorded_outputs"] = _check_recorded(stored)
     if stored.config.get("posterior") is not None:
         result["posterior"] = type(stored.posterior).__name__
     if against is not None:
-        result |= {"against": str(against), **_compare(stored, Path(against), trust=asked.trust)}
+        result |= {"against": str(against), **_compare(stored, Path(against), trust=trust)}
     return {**result, "ok": True}
 
 
@@ -173,7 +203,7 @@ def _check_recorded(bundle: Bundle) -> float | None:
     return worst
 
 
-def _compare(bundle: Bundle, against: Path, *, trust: bool) -> dict[str, Any]:
+def _compare(bundle: Bundle, against: Path, *, trust: bool) -> Json:
     other = read_folder(against, trust=trust)
     if isinstance(other, Bundle):
         reference: nn.Module = other.module
@@ -203,28 +233,55 @@ def _compare(bundle: Bundle, against: Path, *, trust: bool) -> dict[str, Any]:
     return result
 
 
-def export(asked: Export) -> dict[str, Any]:
-    """Write one form of a model; returns what was written."""
-    source, out, to, samples = Path(asked.source), Path(asked.out), asked.to, asked.samples
+@command
+def export(
+    source: Annotated[Place, Arg(positional=True, metavar="BUNDLE")],
+    to: Literal["onnx", "pt2", "c", "bundle"],
+    out: Place,
+    *,
+    samples: WholeNumber = 0,
+    seed: int = 0,
+    prepared: bool = False,
+    int8: bool = False,
+    masked_ok: bool = False,
+    force: bool = False,
+    trust: bool = False,
+) -> Json:
+    """Write a model as ONNX, torch.export, a C header or a bundle, checked against torch.
+
+    Args:
+        source: Bundle of `compact`, or a run.
+        to: What to write.
+        out: File to write; a folder for a bundle.
+        samples: onnx: bake in so many posterior draws, for uncertainties.
+        seed: onnx: seed of the draws.
+        prepared: onnx: take prepared numbers; otherwise a model of images takes raw pixels.
+        int8: c: weights of 8 bits.
+        masked_ok: Export a run as it is: zeros stay, size and speed too.
+        force: Replace what is at `out`.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+    """
+    source, out, to, samples = Path(source), Path(out), to, samples
     if samples and to != "onnx":
         raise UsageError("`samples` is for `to=onnx`.")
-    if asked.prepared and to != "onnx":
+    if prepared and to != "onnx":
         raise UsageError("`prepared` is for `to=onnx`.")
-    if asked.int8 and to != "c":
+    if int8 and to != "c":
         raise UsageError("`int8` is for `to=c`.")
     if same_place(out, source):
         raise UsageError("`out` must differ from what is exported.")
     if to == "bundle":
-        check_out(out, force=asked.force)
+        check_out(out, force=force)
     else:
-        check_out_file(out, model_files(source), force=asked.force)
-    if not (is_bundle_folder(source) or asked.masked_ok):
+        check_out_file(out, model_files(source), force=force)
+    if not (is_bundle_folder(source) or masked_ok):
         raise UsageError(
             f"{source} is a run, not a bundle: its model is only masked, so a file made of it is "
             f"as large and slow as the dense one. Run `compact({source}, out=BUNDLE)` "
             "first, or add `masked_ok`."
         )
-    model = read_folder(source, trust=asked.trust)
+    model = read_folder(source, trust=trust)
     masked = isinstance(model, Run)
     point = isinstance(model, Bundle) and model.config.get("posterior") is None
     posterior = None if point else model.posterior  # a damaged one is refused here
@@ -235,8 +292,8 @@ def export(asked: Export) -> dict[str, Any]:
         )
     note(f"writing {to}, and comparing it with torch")
     write_form(
-        model, to, out, n_samples=samples, seed=asked.seed, prepared=asked.prepared,
-        int8=asked.int8, force=asked.force,
+        model, to, out, n_samples=samples, seed=seed, prepared=prepared,
+        int8=int8, force=force,
     )  # fmt: skip
     if masked:
         warn(

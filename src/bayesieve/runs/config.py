@@ -44,7 +44,6 @@ def setting(
     alias: str | None = None,
     metavar: str | None = None,
     check: Callable[..., None] | None = None,
-    kw_only: bool = False,
 ) -> Any:
     """A dataclass field that is a flag.
 
@@ -55,10 +54,9 @@ def setting(
         alias: second name.
         metavar: stands for the value in the help.
         check: function of `bayesieve.checks` that a value must pass.
-        kw_only: whether Python takes it by keyword only.
     """
     about = {"help": help, "word": word, "alias": alias, "metavar": metavar, "check": check}
-    return field(default=default, kw_only=kw_only, metadata=about)
+    return field(default=default, metadata=about)
 
 
 def word_of(spec: Field[Any]) -> str:

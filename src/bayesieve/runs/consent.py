@@ -24,30 +24,32 @@ from bayesieve.deliver.bundle.posterior import ONE_LAYER, pack_network, read_net
 from bayesieve.errors import UnsupportedModelError, UsageError, damaged
 from bayesieve.files import parse_json, sha256
 from bayesieve.nets.importing import is_factory, source_file
+from bayesieve.runs.arguments import Json
 from bayesieve.runs.build import build_likelihood, build_network
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.folder import NETWORK, RunFolder
-from bayesieve.runs.options import Sweep, Train
 from bayesieve.runs.text import note
 
 _FACTORY = "factory"  # in the record of config.json
 _KEY = "bayesieve"  # of the description, in the metadata of network.safetensors
 
 
-def check_named(asked: Train | Sweep, config: RunConfig, folder: RunFolder | None = None) -> None:
+def check_named(
+    config: RunConfig, source: object, *, named: bool, folder: RunFolder | None = None
+) -> None:
     """Raise where settings from a file name a factory that the caller has not named or trusted.
 
     Args:
-        asked: the command.
-        config: its settings, those of files among them.
+        config: settings, those of files among them.
+        source: where they come from.
+        named: whether the caller has named the factory or trusts it.
         folder: the run that is continued; its factory must be unchanged.
     """
     name = config.net.name
     if not is_factory(name):
         return
-    by_caller = asked.settings.get("net") == name or isinstance(asked.config, RunConfig | Mapping)
-    if not (by_caller or asked.trust):
-        where = asked.config if folder is None else folder.path / "config.json"
+    if not named:
+        where = source if folder is None else folder.path / "config.json"
         raise UsageError(
             f"{where} names the network {name}, {_whose(name)} would run. Give its name again, "
             f"`net={name}`, or `trust`."
@@ -56,7 +58,7 @@ def check_named(asked: Train | Sweep, config: RunConfig, folder: RunFolder | Non
         check_unchanged(folder, name)
 
 
-def factory_record(name: str | None, source: RunFolder | None = None) -> dict[str, Any]:
+def factory_record(name: str | None, source: RunFolder | None = None) -> Json:
     """Name and hash of a factory's file, for config.json; nothing for our own networks.
 
     Args:
@@ -169,7 +171,7 @@ def check_trainable(folder: RunFolder) -> None:
         )
 
 
-def _stored(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _stored(path: Path) -> tuple[dict[str, Tensor], Json]:
     tensors, metadata = read_tensors(path)
     return tensors, parse_json(path, metadata.get(_KEY, "").encode(), "its description")
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 
@@ -24,6 +24,7 @@ from bayesieve.data import DataSet
 from bayesieve.environment import is_shared, rank_of_process
 from bayesieve.errors import UnsupportedModelError, UsageError
 from bayesieve.nets.importing import is_factory
+from bayesieve.runs.arguments import COMMAND_LINE, Arg, Config, Json, Place, command
 from bayesieve.runs.build import Plan, is_large, make_plan, needed_memory, what_it_takes
 from bayesieve.runs.config import (
     RunConfig,
@@ -36,7 +37,6 @@ from bayesieve.runs.config import (
 from bayesieve.runs.consent import check_named, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder, inputs_of
 from bayesieve.runs.memory import MemoryNeed
-from bayesieve.runs.options import Config, Pool, Train
 from bayesieve.runs.owned import CHECKPOINTS, GROUPS
 from bayesieve.runs.run import (
     Run,
@@ -65,19 +65,49 @@ _GROUP_SEEDS = 2_000_003  # and so does each group of models
 _GROUPS = "groups.json"
 
 
-def train(asked: Train) -> dict[str, Any]:
-    """Train, or plan with `dry_run`; returns what metrics.json holds, or what it would take."""
-    config, out, dry_run = asked.config, asked.out, asked.dry_run
-    resume: bool | str = OTHER_DATA if asked.resume_with_other_data else asked.resume
-    if out is None and (resume or not dry_run):
+@command
+def train(
+    config: Config | None = None,
+    *,
+    out: Place | None = None,
+    dry_run: bool = False,
+    force: bool = False,
+    resume: bool = False,
+    resume_with_other_data: bool = False,
+    figures: bool = True,
+    log: Annotated[str | Sequence[str] | None, Arg(metavar="NAMES")] = None,
+    tensorboard: bool = False,
+    trust: bool = False,
+    **settings: Any,
+) -> Json:
+    """Learn a posterior over the weights of a network and write a run folder.
+
+    Args:
+        config: YAML, TOML or JSON file with these settings; flags override it.
+        out: Run folder to write (needed unless `dry_run`).
+        dry_run: Print parameters, memory and steps; write nothing.
+        force: Replace the run in `out`.
+        resume: Continue the run in `out`.
+        resume_with_other_data: Continue it although the data are not those it was begun with.
+        figures: Whether to draw pictures.
+        log: Also write the numbers of every epoch to csv, tensorboard, wandb or mlflow; several
+            with commas.
+        tensorboard: The same as `log=tensorboard`.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+        settings: Settings of the run by name, such as data='digits', engine='sbnn', zeros=0.9.
+    """
+    resumed: bool | str = OTHER_DATA if resume_with_other_data else resume
+    if out is None and (resumed or not dry_run):
         raise UsageError("give a folder for the run: `out=runs/a`.")
     folder = RunFolder(Path(out or ""))
-    base = folder.read_config() if resume else None
-    wanted = from_keywords(asked.settings, base if config is None else as_config(config))
-    check_named(asked, wanted, folder if resume else None)
+    base = folder.read_config() if resumed else None
+    wanted = from_keywords(settings, base if config is None else as_config(config))
+    by_caller = settings.get("net") == wanted.net.name or isinstance(config, RunConfig | Mapping)
+    check_named(wanted, config, named=by_caller or trust, folder=folder if resumed else None)
     if wanted.training.distill is not None and is_shared():
         raise UsageError("`distill` trains teachers first; start it without torchrun.")
-    if resume and folder.finished:
+    if resumed and folder.finished:
         note(f"{folder.path} is finished already.")
         return folder.read("metrics.json")
     if rank_of_process() > 0 and not dry_run:  # the first process reads and writes for all
@@ -85,25 +115,25 @@ def train(asked: Train) -> dict[str, Any]:
         n_models, problem = plan.config.training.n_models or 1, plan.problem.to(plan.device)
         fit_plan(plan, problem, n_models, validation=plan.validation)
         return {}
-    if not (resume or dry_run):
-        folder.check_free(inputs_of(wanted), force=asked.force)
-    logged = _logs_of(asked)
+    if not (resumed or dry_run):
+        folder.check_free(inputs_of(wanted), force=force)
+    logged = _logs_of(log, tensorboard=tensorboard)
     plan = make_plan(wanted)
     need, at_once = _memory_of(plan) if dry_run or is_large(plan) else (None, None)
     if dry_run:
         return {**what_it_takes(plan, need), "config": to_dict(plan.config)}
-    if resume:
+    if resumed:
         _check_same(plan.config, folder.read_config())
-        if not asked.resume_with_other_data:
+        if not resume_with_other_data:
             check_names(folder, plan.data)
     with folder.locked(), ExitStack() as opened:
-        if resume:
+        if resumed:
             folder.adopt()
         else:
-            folder.begin(force=asked.force)
+            folder.begin(force=force)
             net, problem = plan.config.net.name, plan.problem
             record = {**factory_record(net), **names_of(plan.data)}
-            folder.create(plan.config, "train", asked.arguments, **record)
+            folder.create(plan.config, "train", COMMAND_LINE.get(), **record)
             if is_factory(net):
                 keep_network(
                     folder, problem.network, problem.initial, one_input("train", problem.x)[:8]
@@ -112,25 +142,25 @@ def train(asked: Train) -> dict[str, Any]:
         note(f"training on {plan.device}: {plan.size.n_steps:,} steps, "
              f"{plan.problem.layout.size:,} parameters; stop with Ctrl-C, continue with "
              f"`resume`{agreed}")  # fmt: skip
-        settings = to_dict(plan.config)
-        logs = [opened.enter_context(log(folder.path, settings)) for log in logged]
-        run = learn(plan, folder, resume=resume, logs=logs, at_once=at_once)
+        plain = to_dict(plan.config)
+        logs = [opened.enter_context(kind(folder.path, plain)) for kind in logged]
+        run = learn(plan, folder, resume=resumed, logs=logs, at_once=at_once)
         result = write_results(
             folder, plan.config, plan.data, run.models, run.history, run.seconds,
-            figures=asked.figures,
+            figures=figures,
         )  # fmt: skip
-        if asked.figures:
+        if figures:
             from bayesieve.runs.page import add_page  # here: it loads all that a page needs
 
-            add_page(folder, str(plan.device), trust=asked.trust)
+            add_page(folder, str(plan.device), trust=trust)
         return result
 
 
-def _logs_of(asked: Train) -> list[type[Log]]:
+def _logs_of(log: str | Sequence[str] | None, *, tensorboard: bool) -> list[type[Log]]:
     """The logs that were asked for, each once; a missing one is an error before any work."""
-    names = asked.log.split(",") if isinstance(asked.log, str) else [*(asked.log or ())]
+    names = log.split(",") if isinstance(log, str) else [*(log or ())]
     try:
-        return log_classes([*names, *(["tensorboard"] if asked.tensorboard else [])])
+        return log_classes([*names, *(["tensorboard"] if tensorboard else [])])
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -333,7 +363,7 @@ def write_results(
     seconds: float,
     *,
     figures: bool,
-) -> dict[str, Any]:
+) -> Json:
     """Write the files of a finished run: posteriors, curve, pictures, report, then metrics.json.
 
     Args:
@@ -389,21 +419,39 @@ def write_results(
     return result
 
 
-def pool_runs(asked: Pool) -> dict[str, Any]:
-    """R̂, effective sample size and scores of the chains of several runs; one run of all if asked.
+@command
+def pool_runs(
+    runs: Annotated[Sequence[Place], Arg(positional=True, metavar="RUN")],
+    *,
+    out: Place | None = None,
+    force: bool = False,
+    device: str = "auto",
+    figures: bool = True,
+    trust: bool = False,
+) -> Json:
+    """Join the chains of several runs: how well all of them agree, and what all draws predict.
+
+    Args:
+        runs: Runs of a sampler that differ in `seed`.
+        out: Run folder to write, with the chains of all runs.
+        force: Replace the run in `out`.
+        device: auto, cpu, cuda or cuda:N.
+        figures: Whether to draw pictures.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
 
     Returns:
         The runs, the report on their chains, and the numbers of all draws.
     """
-    if len(asked.runs) < 2:
-        raise UsageError(f"pool: give two runs or more, got {len(asked.runs)}.")
-    target = None if asked.out is None else RunFolder(Path(asked.out))
+    if len(runs) < 2:
+        raise UsageError(f"pool: give two runs or more, got {len(runs)}.")
+    target = None if out is None else RunFolder(Path(out))
     if target is not None:
-        target.check_free([Path(run) for run in asked.runs], force=asked.force)
-    opened = [load(run, device=asked.device, trust=asked.trust) for run in asked.runs]
+        target.check_free([Path(run) for run in runs], force=force)
+    opened = [load(run, device=device, trust=trust) for run in runs]
     models = [model for run in opened for model in run.models()]
-    for name, run in zip(asked.runs, opened, strict=True):
-        _check_poolable(str(asked.runs[0]), opened[0], str(name), run)
+    for name, run in zip(runs, opened, strict=True):
+        _check_poolable(str(runs[0]), opened[0], str(name), run)
     chains = [posterior_of(model) for model in models]
     for (i, a), (j, b) in combinations(enumerate(chains), 2):
         if isinstance(a, Samples) and isinstance(b, Samples) and torch.equal(a.draws, b.draws):
@@ -421,15 +469,13 @@ def pool_runs(asked: Pool) -> dict[str, Any]:
         config = replace(config, training=replace(config.training, n_models=len(models)))
         seconds = sum(run.folder.read("metrics.json")["seconds"] for run in opened if run.folder)
         with target.locked():
-            target.begin(force=asked.force)
-            sources = [str(Path(run).absolute()) for run in asked.runs]
-            target.create(config, "pool", asked.arguments, sources=sources, **names_of(data))
-            written = write_results(
-                target, config, data, models, [], seconds, figures=asked.figures
-            )
+            target.begin(force=force)
+            sources = [str(Path(run).absolute()) for run in runs]
+            target.create(config, "pool", COMMAND_LINE.get(), sources=sources, **names_of(data))
+            written = write_results(target, config, data, models, [], seconds, figures=figures)
         report, sampled = ChainReport(**written["chains"]), written["sampled"]
     assert report is not None
-    names = [str(run) for run in asked.runs]
+    names = [str(run) for run in runs]
     chain_words = {"summary": str(report), "problems": list(report.problems)}
     return {"runs": names, "chains": {**asdict(report), **chain_words}, "sampled": sampled}
 
@@ -462,7 +508,7 @@ def _check_poolable(first_name: str, first: Run, name: str, run: Run) -> None:
         )
 
 
-def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: dict[str, Any]) -> list[str]:
+def _remarks(config: RunConfig, n_epochs: int, seconds: float, result: Json) -> list[str]:
     remarks = [f"Training took {seconds:.1f} s on {config.training.device}."]
     if "sampled" in result and config.tempering != 1:
         remarks.append(tempering_words(config.tempering))

@@ -7,7 +7,7 @@ import webbrowser
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -15,13 +15,12 @@ from bayesieve.core.posterior import Model
 from bayesieve.errors import BayesieveError, UsageError
 from bayesieve.files import check_output, parse_json, same_place, sha256, write_atomically
 from bayesieve.report.collect import collect
-from bayesieve.report.packing import Json
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
+from bayesieve.runs.arguments import ARGUMENT, Arg, Count, Json, Place, command
 from bayesieve.runs.bundle import provenance
 from bayesieve.runs.config import RECORD, all_settings
 from bayesieve.runs.folder import PAGE, RunFolder
-from bayesieve.runs.options import Open, Report
 from bayesieve.runs.run import load_finished, parent_of, usual_score
 from bayesieve.runs.text import note
 from bayesieve.sieve.scores import SCORES, ScoreName
@@ -30,28 +29,52 @@ _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16
 
 
-def report(asked: Report) -> dict[str, Any]:
-    """Write the page, and its data if asked for; returns what was written."""
-    runs, out, data = asked.runs, asked.out, asked.data
+@command
+def report(
+    runs: Annotated[Sequence[Place], Arg(positional=True, metavar="RUN...")],
+    out: Annotated[Place | None, Arg(alias="-o")] = None,
+    *,
+    before: Annotated[Place | None, Arg(metavar="RUN")] = None,
+    points: int = 21,
+    test_examples: Count | None = None,
+    data: Place | None = None,
+    check: bool = False,
+    device: str = "auto",
+    trust: bool = False,
+) -> Json:
+    """Write a self-contained HTML page: curves, calibration, examples, and the network to try.
+
+    Args:
+        runs: Run folders of `train`, `prune`, `sieve` or `demo`.
+        out: Page to write; report.html in the only run unless given.
+        before: Run to compare with, such as a dense one; the run it was pruned from unless given.
+        points: Positions of the slider, 2 to 250.
+        test_examples: Test on the first so many examples: for large networks on a CPU.
+        data: Write the data behind the page as JSON too.
+        check: End with exit code 1 if a check of the page fails.
+        device: auto, cpu, cuda or cuda:N.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+    """
+    runs, out, data = runs, out, data
     if out is None and len(runs) > 1:
         raise UsageError("give the page of several runs a place: -o report.html.")
-    if not 2 <= asked.points <= 250:
-        raise UsageError(f"`points` must be from 2 to 250, got {asked.points}.")
+    if not 2 <= points <= 250:
+        raise UsageError(f"`points` must be from 2 to 250, got {points}.")
     target = Path(runs[0]) / "report.html" if out is None else Path(out)
     folders = [RunFolder(Path(run)) for run in runs]
-    compared = None if asked.before is None else RunFolder(Path(asked.before))
+    compared = None if before is None else RunFolder(Path(before))
     for folder in (*folders, *([compared] if compared else [])):
         folder.read_config()  # names a folder that is no run before anything is loaded
     outputs = {"`out`": target, "`data`": data}
     _check_outputs({f: Path(path) for f, path in outputs.items() if path is not None}, folders)
     sources = [
-        read_source(folder, asked.device, asked.test_examples, compared, trust=asked.trust)
-        for folder in folders
+        read_source(folder, device, test_examples, compared, trust=trust) for folder in folders
     ]
     started = time.perf_counter()
     collected = collect(
         _distinct(sources),
-        limits=Limits(points=asked.points),
+        limits=Limits(points=points),
         ready={run["key"]: run for folder in folders for run in _made_before(folder)},
         tell=note,
     )
@@ -72,23 +95,36 @@ def report(asked: Report) -> dict[str, Any]:
     }
 
 
-def open_page(asked: Open) -> dict[str, Any]:
-    """Show the page of a run in a browser; makes it first where a run has none."""
-    place = Path(asked.run)
+@command
+def open_page(
+    run: Annotated[Place, ARGUMENT],
+    *,
+    device: str = "auto",
+    trust: bool = False,
+) -> Json:
+    """Open the page of a run in the browser, and make it first if there is none.
+
+    Args:
+        run: Run folder, or a page of `report`.
+        device: auto, cpu, cuda or cuda:N.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+    """
+    place = Path(run)
     page = place if place.is_file() else place / PAGE
     if page.suffix != ".html":
         raise UsageError(f"open: {page} is no page; give a run folder or an HTML file.")
     if not page.is_file():
         RunFolder(place).read_config()  # names a folder that is no run
         note(f"{place} has no page yet: making it")
-        Report([place], device=asked.device, trust=asked.trust)()
+        report([place], device=device, trust=trust)
     return {"page": str(page), "opened": webbrowser.open(page.resolve().as_uri())}
 
 
 def add_page(folder: RunFolder, device: str, *, trust: bool) -> None:
     """Write the page of a run that has just ended, or say why it has none."""
     try:
-        Report([folder.path], device=device, trust=trust)()
+        report([folder.path], device=device, trust=trust)
     except (BayesieveError, ValueError, TypeError) as error:
         note(f"no page: {error}")
 
@@ -221,7 +257,7 @@ def _score(folder: RunFolder, model: Model) -> ScoreName:
     return score
 
 
-def _history(folder: RunFolder) -> list[dict[str, Any]]:
+def _history(folder: RunFolder) -> list[Json]:
     file = folder.path / "metrics.jsonl"
     if not file.is_file():
         return []

@@ -5,7 +5,7 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -24,24 +24,50 @@ from bayesieve.deliver.onnx import OnnxModel, read_onnx
 from bayesieve.deliver.serving import Columns, bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DataError, UsageError
 from bayesieve.files import limit, write_atomically
+from bayesieve.runs.arguments import ARGUMENT, Draws, Json, Place, Share, command, n_samples_of
 from bayesieve.runs.folder import check_out_file, is_bundle_folder, model_files
-from bayesieve.runs.options import Predict, n_samples_of
 
 Recipe = Mapping[str, Any]  # turns raw data into inputs of a network
 Inputs = tuple[Tensor, Columns, bool]  # (N, ...), the column of names, was the recipe applied?
 
 
-def predict(asked: Predict) -> dict[str, Any]:
-    """Write a CSV file of predictions; returns a summary."""
-    model, data, out = Path(asked.model), Path(asked.data), Path(asked.out)
-    n_samples, n_draws = n_samples_of(asked.samples), 0
-    check_out_file(out, [*model_files(model), data], force=asked.force)
+@command
+def predict(
+    model: Annotated[Place, ARGUMENT],
+    data: Annotated[Place, ARGUMENT],
+    out: Place,
+    *,
+    samples: Draws = 0,
+    seed: int = 0,
+    prepared: bool = False,
+    abstain: Share | None = None,
+    force: bool = False,
+) -> Json:
+    """Predict new data, with uncertainties, as a CSV file.
+
+    Raw integers (pixels) and tables are prepared as the model's training data were; images of
+    floating-point numbers are taken as prepared.
+
+    Args:
+        model: Bundle folder or ONNX file.
+        data: NPZ with an array x, CSV or parquet with named columns, or folder of images.
+        out: CSV file to write.
+        samples: Posterior draws to average over; 0 uses the mean weights, auto as many draws as
+            bring their standard error below 2 %.
+        seed: Seed of the draws.
+        prepared: x is network input already; do not standardise it.
+        abstain: Mark inputs less familiar than this part of held-out ones, such as 0.95.
+        force: Replace the file at `out`.
+    """
+    model, data, out = Path(model), Path(data), Path(out)
+    n_samples, n_draws = n_samples_of(samples), 0
+    check_out_file(out, [*model_files(model), data], force=force)
     network = _read_model(model)
     if isinstance(network, OnnxModel) and n_samples != 0:
         raise UsageError("`samples`: draws are baked into an ONNX file when it is exported.")
     about = network.metadata if isinstance(network, OnnxModel) else network.config
     try:
-        inputs, columns, recipe_used = _read_data(data, network, about, prepared=asked.prepared)
+        inputs, columns, recipe_used = _read_data(data, network, about, prepared=prepared)
     except (KeyError, TypeError, AttributeError) as error:  # a recipe that is none
         raise ValueError(f"predict: the model's preprocessing is damaged ({error!r}).") from error
     check_input(network.input_shape, inputs)
@@ -49,16 +75,14 @@ def predict(asked: Predict) -> dict[str, Any]:
         raise DataError(f"predict: row {bad + 1} of {data} is not finite.")
     x = inputs.to(network.dtype)
     if isinstance(network, OnnxModel):
-        columns |= onnx_columns(network, x, asked.abstain)
+        columns |= onnx_columns(network, x, abstain)
     else:
-        prediction = predict_bundle(
-            network, x, n_samples=n_samples, seed=asked.seed, abstain=asked.abstain
-        )
+        prediction = predict_bundle(network, x, n_samples=n_samples, seed=seed, abstain=abstain)
         n_draws = 0 if n_samples == 0 else prediction.n_draws
         if recipe_used and about["preprocessing"]["kind"] == "table":
             entries = about["preprocessing"]["columns"]
             prediction = _with_unknown_levels(prediction, inputs, entries, partial(
-                predict_bundle, network, n_samples=n_draws, seed=asked.seed
+                predict_bundle, network, n_samples=n_draws, seed=seed
             ))  # fmt: skip
         columns |= bundle_columns(prediction, network.classes, about.get("preprocessing"))
     write_atomically(out, _csv(columns))

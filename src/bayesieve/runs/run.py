@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 
@@ -43,6 +43,7 @@ from bayesieve.errors import (
     UsageError,
     what_works,
 )
+from bayesieve.runs.arguments import ARGUMENT, Draws, Json, Place, Share, command, n_samples_of
 from bayesieve.runs.build import (
     build_data,
     build_module,
@@ -53,7 +54,6 @@ from bayesieve.runs.build import (
 from bayesieve.runs.config import RECORD, RunConfig
 from bayesieve.runs.consent import network_of
 from bayesieve.runs.folder import CERTIFICATE, RunFolder, is_bundle_folder
-from bayesieve.runs.options import Evaluate, n_samples_of
 from bayesieve.runs.text import warn
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.rules import keep_zeros
@@ -104,7 +104,7 @@ class Run:
         return Familiarity.read(path) if path is not None and path.is_file() else None
 
     @property
-    def certificate(self) -> dict[str, Any] | None:
+    def certificate(self) -> Json | None:
         """The certificate that `certify` wrote into the folder; None without."""
         if self.folder is None or not (self.folder.path / CERTIFICATE).is_file():
             return None
@@ -197,7 +197,7 @@ def _settings_of(folder: RunFolder) -> Iterator[None]:
         raise UsageError(f"{folder.path / 'config.json'}: {error}") from error
 
 
-def names_of(data: DataSet) -> dict[str, Any]:
+def names_of(data: DataSet) -> Json:
     """For the record of a run: classes and columns in the order of its outputs and inputs."""
     return {_NAMES: {"classes": data.classes, "columns": data.feature_names}}
 
@@ -331,22 +331,48 @@ def mixing(models: Sequence[Model], examples: Examples) -> ChainReport | None:
     return report
 
 
-def evaluate(asked: Evaluate) -> dict[str, Any]:
-    """Every number of a run on one split."""
-    split, seed, n_samples = asked.split, asked.seed, n_samples_of(asked.samples)
-    opened = load(asked.run, member=asked.member, device=asked.device, trust=asked.trust)
-    model = opened.pooled() if n_samples != 0 and asked.member is None else opened.model
+@command
+def evaluate(
+    run: Annotated[Place, ARGUMENT],
+    *,
+    samples: Draws = 0,
+    seed: int = 0,
+    temperature: bool = False,
+    abstain: Share | None = None,
+    split: Literal["test", "train", "val"] = "test",
+    member: int | None = None,
+    device: str = "auto",
+    trust: bool = False,
+) -> Json:
+    """Test a run: error, likelihood, calibration and size.
+
+    Args:
+        run: Run folder of `train` or `prune`.
+        samples: Posterior draws to average over, of all chains of a sampler; 0 uses the mean
+            weights, auto as many draws as bring their standard error below 2 %.
+        seed: Seed of the draws.
+        temperature: Calibrate on the validation split first.
+        abstain: Score also without inputs less familiar than this part of held-out ones, e.g. 0.95.
+        split: What to test on.
+        member: Which model of a run with `n_models`, from 0.
+        device: auto, cpu, cuda or cuda:N.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+    """
+    split, seed, n_samples = split, seed, n_samples_of(samples)
+    opened = load(run, member=member, device=device, trust=trust)
+    model = opened.pooled() if n_samples != 0 and member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]
     if examples is None:
         raise UsageError("`split=val`: this run held nothing out; train with `val_fraction`.")
-    extra: dict[str, Any] = {"split": split}
-    known = opened.familiarity if asked.abstain is not None else None
-    if asked.abstain is not None and known is None:
+    extra: Json = {"split": split}
+    known = opened.familiarity if abstain is not None else None
+    if abstain is not None and known is None:
         raise UsageError(
-            f"`abstain`: {asked.run} has no {FILE}: its inputs are tokens or sequences, or an "
+            f"`abstain`: {run} has no {FILE}: its inputs are tokens or sequences, or an "
             "older version wrote it. Train it again."
         )
-    if asked.temperature:
+    if temperature:
         if opened.held_out is None:
             raise UsageError("`temperature` needs held-out examples; train with `val_fraction`.")
         x, y = opened.held_out.x, opened.held_out.y
@@ -359,7 +385,7 @@ def evaluate(asked: Evaluate) -> dict[str, Any]:
         seed=seed,
         temperature=extra.get("temperature", 1.0),
         familiarity=known,
-        abstain=asked.abstain,
+        abstain=abstain,
     )
     extra["samples"] = scored.get("draws", 0) if n_samples is None else n_samples
     extra["kl"] = opened.config.tempering
@@ -378,7 +404,7 @@ def storage_bytes(model: Model) -> int:
     return min(kept * width + min(-(-layout.size // 8), 4 * kept), layout.size * width)
 
 
-def numbers(evaluation: Evaluation, model: Model) -> dict[str, Any]:
+def numbers(evaluation: Evaluation, model: Model) -> Json:
     """Everything `evaluate` reports, with the size of the model."""
     posterior = posterior_of(model)
     result = {**evaluation.to_dict(), "bytes": storage_bytes(model)}

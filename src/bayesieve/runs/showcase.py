@@ -1,14 +1,15 @@
 """`demo`: two trainings on small digits, their numbers side by side, and a small model."""
 
 from pathlib import Path
-from typing import Any
 
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.runs.arguments import Json, Place, command
 from bayesieve.runs.build import make_plan
+from bayesieve.runs.bundle import compact
 from bayesieve.runs.config import from_keywords
 from bayesieve.runs.folder import RunFolder
 from bayesieve.runs.learn import fit_plan, learn
-from bayesieve.runs.options import Compact, Demo, Report
+from bayesieve.runs.page import report
 from bayesieve.runs.run import BEFORE, curve_of, numbers, save_model
 from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note
@@ -20,10 +21,24 @@ _SPARSE = {"engine": "sbnn", "lr": 1e-2, "kl": 0.1, "zeros": 0.9}
 _DENSE = {"engine": "map", "lr": 1e-3}
 
 
-def demo(asked: Demo) -> dict[str, Any]:
-    """Train both; returns their numbers by name, and what is `delivered`: the compacted one."""
-    folder, epochs, seed = RunFolder(Path(asked.out)), asked.epochs, asked.seed
-    force = asked.force or (folder.listed() is not None and folder.made_by("demo"))
+@command
+def demo(
+    out: Place = "runs/demo",
+    *,
+    epochs: int = 200,
+    seed: int = 0,
+    force: bool = False,
+) -> Json:
+    """Train a dense network and a sparse Bayesian one on 8x8 digits, and compare them.
+
+    Args:
+        out: Run folder to write.
+        epochs: Passes over the data.
+        seed: Seed of both trainings.
+        force: Replace the run in `out`.
+    """
+    folder, epochs, seed = RunFolder(Path(out)), epochs, seed
+    force = force or (folder.listed() is not None and folder.made_by("demo"))
     folder.check_free(force=force)
     note("digits: 1,797 handwritten digits of 8x8 pixels, network 64-100-50-10")
     shared = {"data": "digits", "net": "mlp:100,50", "epochs": epochs, "seed": seed, **_COURSE}
@@ -58,9 +73,9 @@ def demo(asked: Demo) -> dict[str, Any]:
             history=run.history,
         )
         save_model(plain, folder.place(BEFORE))
-        page = Report([folder.path])()
+        page = report([folder.path])
     note("4/4 cutting out what has no effect")
-    made = Compact(folder.path, folder.path / MODEL, posterior=True, force=True)()
+    made = compact(folder.path, folder.path / MODEL, posterior=True, force=True)
     times = page["runs"][0]["runtime_ms"]
     for name in [*rows][1:]:  # the size that is delivered, as the page states it
         rows[name] = {**rows[name], "bytes": made["compacted"]["bytes"]}

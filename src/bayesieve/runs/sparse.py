@@ -7,9 +7,9 @@ it trains nothing.
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from torch import Tensor
 
@@ -23,11 +23,21 @@ from bayesieve.engines.recipes import RunSize, build, finetune_batch_size
 from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import same_place
 from bayesieve.nets.importing import is_factory
+from bayesieve.runs.arguments import (
+    ARGUMENT,
+    COMMAND_LINE,
+    Arg,
+    Fraction,
+    Json,
+    NotNegative,
+    Place,
+    WholeNumber,
+    command,
+)
 from bayesieve.runs.build import build_likelihood, build_module, build_roles, make_plan
 from bayesieve.runs.config import Score, from_keywords
 from bayesieve.runs.consent import check_trainable, factory_record, keep_network
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.options import Prune, Sieve
 from bayesieve.runs.run import (
     Curve,
     Run,
@@ -42,7 +52,7 @@ from bayesieve.runs.summary import write_summary
 from bayesieve.runs.text import note, warn
 from bayesieve.sieve.evidence import evidence_report, prune_by_evidence, weight_evidence
 from bayesieve.sieve.prune import prune as prune_model
-from bayesieve.sieve.prune import reestimate_batchnorm
+from bayesieve.sieve.prune import reestimate_batchnorm as renew_batchnorm
 from bayesieve.sieve.rules import Rule, keep_n_of_m, keep_probable, keep_zeros
 from bayesieve.sieve.trained import MAX_LOSS, Sieved, ranked, sieve_trained
 from bayesieve.sieve.unit_rules import keep_latency, keep_macs, keep_units
@@ -55,89 +65,261 @@ LOST = 0.05  # nats per example: what a user should hear about
 _SET_APART = 0.2  # of the training examples, which say what a cut costs
 _BATCH = 1024
 _LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data has a residual of 0
-# Options of prune and sieve that are not the rule of pruning.
-_NOT_RULE = {
-    "run", "out", "model", "net", "data", "target", "force", "device", "figures", "arguments",
-    "trust",
-}  # fmt: skip
 
 
-def prune(asked: Prune) -> dict[str, Any]:
-    """Write a pruned run; returns its metrics, those before, and the cost of every sparsity."""
-    source, target = RunFolder(Path(asked.run)), RunFolder(Path(asked.out))
+@dataclass(frozen=True)
+class _Cut:
+    """What `prune` removes: arguments of it."""
+
+    zeros: float | None
+    threshold: float | None
+    n_of_m: str | None
+    keep_units: float | None
+    target_macs: float | None
+    target_latency: float | None
+    score: Score | None
+    scope: Literal["global", "layer"] | None
+    allow_empty_layers: bool
+
+    def check(self) -> None:
+        """Raise unless exactly one rule is given, with options that fit it."""
+        weights = (self.zeros, self.threshold, self.n_of_m)
+        units = (self.keep_units, self.target_macs, self.target_latency)
+        if self.n_of_m is not None:
+            _pair(self.n_of_m)  # complains before anything is loaded
+        if sum(rule is not None for rule in (*weights, *units)) != 1:
+            raise UsageError(
+                "give one of `zeros`, `threshold`, `n_of_m`, `keep_units`, `target_macs` and "
+                "`target_latency`."
+            )
+        if self.allow_empty_layers and any(rule is not None for rule in units):
+            raise UsageError("`allow_empty_layers` is for single weights; units leave one.")
+        if self.threshold is not None and self.score not in (None, "inclusion"):
+            raise UsageError("`threshold` is on inclusion probabilities; leave out `score`.")
+        if self.zeros is None and self.keep_units is None and self.scope is not None:
+            raise UsageError("`scope` needs `zeros` or `keep_units`.")
+
+    def rule(self, score: Score, example: Tensor) -> Rule:
+        """The rule; `score` is of single weights, `example` one input to count or time."""
+        unit_score: Any = self.score
+        if self.keep_units is not None:
+            return keep_units(self.keep_units, unit_score, self.scope or "layer")
+        if self.target_macs is not None:
+            return keep_macs(self.target_macs, example, unit_score)
+        if self.target_latency is not None:
+            return keep_latency(self.target_latency, example, unit_score)
+        if self.threshold is not None:
+            return keep_probable(self.threshold, self.allow_empty_layers)
+        if self.n_of_m is not None:
+            return keep_n_of_m(*_pair(self.n_of_m), score)
+        assert self.zeros is not None
+        return keep_zeros(self.zeros, score, self.scope or "global", self.allow_empty_layers)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """How far `sieve` goes: arguments of it."""
+
+    max_loss: float | None
+    zeros: float | None
+    threshold: float | None
+    rule: Literal["hierarchical", "savage-dickey"] | None
+    curvature: Literal["unit", "diagonal"] | None
+    labels: Literal["exact", "sampled"] | None
+    seed: int
+
+    @property
+    def by_evidence(self) -> bool:
+        """Whether the evidence of each weight alone decides."""
+        return self.threshold is not None or self.rule is not None
+
+    def evidence(self) -> tuple[weight_evidence, float]:
+        """The evidence asked for, and the probability of being needed that keeps a weight."""
+        threshold = 0.5 if self.threshold is None else self.threshold
+        return weight_evidence(self.rule or "savage-dickey"), threshold
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where a pruned run goes, and how it is made."""
+
+    command: str
+    out: Place
+    force: bool
+    device: str
+    figures: bool
+    reestimate_batchnorm: bool
+    trust: bool = False
+
+
+@command
+def prune(
+    run: Annotated[Place, ARGUMENT],
+    out: Place,
+    *,
+    zeros: float | None = None,
+    threshold: float | None = None,
+    n_of_m: Annotated[str | None, Arg(metavar="N:M")] = None,
+    keep_units: float | None = None,
+    target_macs: float | None = None,
+    target_latency: Annotated[float | None, Arg(metavar="MS")] = None,
+    score: Score | None = None,
+    scope: Literal["global", "layer"] | None = None,
+    allow_empty_layers: bool = False,
+    finetune: WholeNumber = 0,
+    trust: bool = False,
+    reestimate_batchnorm: bool = False,
+    force: bool = False,
+    device: str = "auto",
+    figures: bool = True,
+) -> Json:
+    """Remove weights or whole units from a run, and show what every sparsity would cost.
+
+    Args:
+        run: Run folder of `train` or `prune`.
+        out: Run folder to write.
+        zeros: Fraction of all parameters to set to 0.
+        threshold: Keep weights whose inclusion probability is this high.
+        n_of_m: Keep N of every M weights, such as 2:4.
+        keep_units: Keep this fraction of units, channels and heads, whole.
+        target_macs: Remove whole units until this fraction of multiply-adds is left.
+        target_latency: Remove whole units until one example takes this long here, compacted, in
+            torch.
+        score: What stays; unless given, snr for weights and evidence for units, or magnitude for
+            map. Units take inclusion, evidence or magnitude.
+        scope: Compare all, or within layers; global for weights, layer for units, unless given.
+        allow_empty_layers: A layer may lose its last weight.
+        finetune: Epochs of further training with the mask fixed.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+        reestimate_batchnorm: Renew BatchNorm statistics afterwards.
+        force: Replace the run in `out`.
+        device: auto, cpu, cuda or cuda:N.
+        figures: Whether to draw pictures.
+    """
+    source, target = RunFolder(Path(run)), RunFolder(Path(out))
     if same_place(target.path, source.path):
         raise UsageError("`out` must differ from the run that is pruned.")
-    target.check_free(force=asked.force)
-    _check(asked)
-    run = load(asked.run, device=asked.device, trust=asked.trust)
-    if asked.finetune and is_factory(run.config.net.name) and not asked.trust:
+    target.check_free(force=force)
+    units = (keep_units, target_macs, target_latency)
+    cut = _Cut(zeros, threshold, n_of_m, *units, score, scope, allow_empty_layers)
+    cut.check()
+    opened = load(run, device=device, trust=trust)
+    if finetune and is_factory(opened.config.net.name) and not trust:
         check_trainable(source)
-    score = asked.score or usual_score(run.model)
-    sparse = prune_model(run.model, _rule(asked, score, run.data.test.x[:1]))
+    score = score or usual_score(opened.model)
+    sparse = prune_model(opened.model, cut.rule(score, opened.data.test.x[:1]))
     note("testing what every sparsity costs")
-    curve = curve_of(run.model, run.data.test, score)
-    history: list[dict[str, Any]] = []
-    if asked.reestimate_batchnorm:
-        sparse = reestimate_batchnorm(sparse, run.train.x)
-    if asked.finetune:
-        sparse, history = _finetune(run, sparse, asked.finetune, trust=asked.trust)
-    rule = _rule_record(asked)
-    if not asked.finetune:
-        del rule["finetune"]
-    if asked.n_of_m is not None:
-        rule["n_of_m"] = _pair(asked.n_of_m)
+    curve = curve_of(opened.model, opened.data.test, score)
+    history: list[Json] = []
+    if reestimate_batchnorm:
+        sparse = renew_batchnorm(sparse, opened.train.x)
+    if finetune:
+        sparse, history = _finetune(opened, sparse, finetune, trust=trust)
+    rule = _in_use({**vars(cut), "reestimate_batchnorm": reestimate_batchnorm})
+    rule |= {"finetune": finetune} if finetune else {}
+    if n_of_m is not None:
+        rule["n_of_m"] = _pair(n_of_m)
+    place = _Target("prune", out, force, device, figures, reestimate_batchnorm, trust)
     result = _write(
-        asked,
-        run,
+        place,
+        opened,
         sparse,
         {"source": str(source.path.absolute()), "rule": rule},
-        name=run.config.engine.name,
+        name=opened.config.engine.name,
         score=score,
         curve=curve,
         history=history,
     )
-    more = f"train what is left longer (`finetune={max(2 * asked.finetune, 5)}`)"
-    _tell_loss(asked, run, result, [
+    more = f"train what is left longer (`finetune={max(2 * finetune, 5)}`)"
+    _tell_loss(place, opened, result, [
         "remove fewer", more,
         f"remove them while it learns (`train(zeros={result['zeros']:.3f})`)",
     ])  # fmt: skip
     return result
 
 
-def sieve(asked: Sieve) -> dict[str, Any]:
-    """Write the run of a trained network without what the data do not support."""
-    by_evidence = asked.threshold is not None or asked.rule is not None
-    if (asked.zeros is not None) + (asked.max_loss is not None) + by_evidence > 1:
+@command
+def sieve(
+    model: Annotated[Place, ARGUMENT],
+    net: str,
+    data: str,
+    out: Place,
+    *,
+    target: str | None = None,
+    max_loss: NotNegative | None = None,
+    zeros: Fraction | None = None,
+    threshold: Fraction | None = None,
+    rule: Literal["hierarchical", "savage-dickey"] | None = None,
+    curvature: Literal["unit", "diagonal"] | None = None,
+    labels: Literal["exact", "sampled"] | None = None,
+    seed: int = 0,
+    reestimate_batchnorm: bool = False,
+    force: bool = False,
+    device: str = "auto",
+    figures: bool = True,
+) -> Json:
+    """Remove from a trained network what the data do not support; nothing is trained again.
+
+    One pass over the data gives every weight a standard deviation (Laplace). Weights with a small
+    mean for it go first, until a fifth of the training examples, set apart, lose `max_loss`.
+
+    Args:
+        model: State dict of the trained network, as .safetensors.
+        net: Its network, as `train` takes it.
+        data: The data it was trained on, as `train` takes it.
+        out: Run folder to write.
+        target: Tables: the column to predict.
+        max_loss: Remove weights until examples set apart lose this much, nats per example [0.01].
+        zeros: Fraction of all parameters to set to 0, whatever it costs.
+        threshold: Keep weights needed with at least this probability by the evidence of each alone,
+            whatever it costs [0.5 with `rule`].
+        rule: Of the evidence: whether each layer's share of needed weights is learned, or even odds
+            are taken [savage-dickey with `threshold`].
+        curvature: Of the weights of each unit together, which lets the rest make up for what goes,
+            or of each weight alone; by unit unless given, where the network has Linear and Conv2d
+            layers.
+        labels: Curvature from ten labels sampled per example, or from all outputs (the choice for
+            up to ten).
+        seed: Seed of the sampled labels.
+        reestimate_batchnorm: Renew BatchNorm statistics afterwards.
+        force: Replace the run in `out`.
+        device: auto, cpu, cuda or cuda:N.
+        figures: Whether to draw pictures.
+    """
+    search = _Search(max_loss, zeros, threshold, rule, curvature, labels, seed)
+    if (zeros is not None) + (max_loss is not None) + search.by_evidence > 1:
         raise UsageError("give one of `max_loss`, `zeros`, and `threshold` or `rule`.")
-    RunFolder(Path(asked.out)).check_free([Path(asked.model)], force=asked.force)
-    run, sparse, found = _sieved(asked)
+    RunFolder(Path(out)).check_free([Path(model)], force=force)
+    settings = {"data": data, "target": target, "net": net, "warm_start": str(model)}
+    run, sparse, found = _sieved(
+        {**settings, "device": device}, search, reestimate=reestimate_batchnorm
+    )
     file = run.config.net.warm_start
-    rule = _rule_record(asked)
+    record = _in_use({**vars(search), "reestimate_batchnorm": reestimate_batchnorm})
     if found is not None:
-        rule |= {"max_loss": found.max_loss, "curvature": found.curvature}
+        record |= {"max_loss": found.max_loss, "curvature": found.curvature}
+    place = _Target("sieve", out, force, device, figures, reestimate_batchnorm)
     result = _write(
-        asked,
+        place,
         run,
         sparse,
-        {"source": file, "rule": rule},
+        {"source": file, "rule": record},
         name=run.config.net.name,
         score=SCORE,
         curve=curve_of(run.model, run.data.test, SCORE),
-        remarks=_walked(found) if found else _remarks(asked, run.model),
+        remarks=_walked(found) if found else _remarks(search, run.model),
         origin=f"trained weights of {Path(file or '').name}, not trained again",
         more={"held_out": found.cost._asdict()} if found else {},
     )
-    zeros = result["zeros"]
-    _tell_loss(asked, run, result, [
+    _tell_loss(place, run, result, [
         "leave the number of zeros to `max_loss`",
-        f"train what is left (`prune({asked.out}, zeros={zeros:.3f}, finetune=5)`)",
+        f"train what is left (`prune({out}, zeros={result['zeros']:.3f}, finetune=5)`)",
     ])  # fmt: skip
     return result
 
 
-def _tell_loss(
-    asked: Prune | Sieve, run: Run, result: Mapping[str, Any], remedies: list[str]
-) -> None:
+def _tell_loss(place: _Target, run: Run, result: Mapping[str, Any], remedies: list[str]) -> None:
     """Say so when a network has lost more than a user would expect, and what would help."""
     before, zeros = result["dense"], result["zeros"]
     lost = result["nll"] - before["nll"]
@@ -145,22 +327,21 @@ def _tell_loss(
         return
     # Each weight, or unit, was judged with all others in place. Where many lean on each other, as
     # before a BatchNorm, they are missed together though none is alone.
-    if not asked.reestimate_batchnorm and statistics_names(run.model.network):
+    if not place.reestimate_batchnorm and statistics_names(run.model.network):
         remedies = ["renew its BatchNorm statistics (`reestimate_batchnorm`)", *remedies]
     measure = "error" if "error" in result else "rmse"
     change = f"{measure} {before[measure]:.4g} before, {result[measure]:.4g} now"
     safe = [row["zeros"] for row in result["curve"] if row["nll"] <= before["nll"] + LOST]
     until = f" In one cut, {max(safe):.0%} zeros cost less than {LOST:g} nats." if safe else ""
     warn(
-        f"{asked.command_name()}: the network lost {lost:.3f} nats per example with {zeros:.1%} "
+        f"{place.command}: the network lost {lost:.3f} nats per example with {zeros:.1%} "
         f"zeros ({change}).{until} What helps: {'; '.join(remedies)}."
     )
 
 
-def _rule_record(asked: Prune | Sieve) -> dict[str, Any]:
-    """The options of the rule that are in use, ready for JSON."""
-    values = {name: value for name, value in vars(asked).items() if name not in _NOT_RULE}
-    return {name: v for name, v in values.items() if v is not None and v is not False}
+def _in_use(options: Mapping[str, Any]) -> Json:
+    """The options that are in use, for records."""
+    return {name: v for name, v in options.items() if v is not None and v is not False}
 
 
 def _pair(text: str) -> tuple[int, int]:
@@ -170,44 +351,8 @@ def _pair(text: str) -> tuple[int, int]:
     return int(n), int(m)
 
 
-def _check(asked: Prune) -> None:
-    """Raise unless exactly one rule is given, with options that fit it."""
-    weights = (asked.zeros, asked.threshold, asked.n_of_m)
-    units = (asked.keep_units, asked.target_macs, asked.target_latency)
-    if asked.n_of_m is not None:
-        _pair(asked.n_of_m)  # complains before anything is loaded
-    if sum(rule is not None for rule in (*weights, *units)) != 1:
-        raise UsageError(
-            "give one of `zeros`, `threshold`, `n_of_m`, `keep_units`, `target_macs` and "
-            "`target_latency`."
-        )
-    if asked.allow_empty_layers and any(rule is not None for rule in units):
-        raise UsageError("`allow_empty_layers` is for single weights; units leave one.")
-    if asked.threshold is not None and asked.score not in (None, "inclusion"):
-        raise UsageError("`threshold` is on inclusion probabilities; leave out `score`.")
-    if asked.zeros is None and asked.keep_units is None and asked.scope is not None:
-        raise UsageError("`scope` needs `zeros` or `keep_units`.")
-
-
-def _rule(asked: Prune, score: Score, example: Tensor) -> Rule:
-    """The rule asked for; `score` is of single weights, `example` one input to count or time."""
-    unit_score: Any = asked.score
-    if asked.keep_units is not None:
-        return keep_units(asked.keep_units, unit_score, asked.scope or "layer")
-    if asked.target_macs is not None:
-        return keep_macs(asked.target_macs, example, unit_score)
-    if asked.target_latency is not None:
-        return keep_latency(asked.target_latency, example, unit_score)
-    if asked.threshold is not None:
-        return keep_probable(asked.threshold, asked.allow_empty_layers)
-    if asked.n_of_m is not None:
-        return keep_n_of_m(*_pair(asked.n_of_m), score)
-    assert asked.zeros is not None
-    return keep_zeros(asked.zeros, score, asked.scope or "global", asked.allow_empty_layers)
-
-
 def _write(
-    asked: Prune | Sieve,
+    place: _Target,
     run: Run,
     sparse: SparseModel,
     record: Mapping[str, Any],
@@ -216,22 +361,22 @@ def _write(
     curve: Curve,
     more: Mapping[str, Any] | None = None,
     **about: Any,
-) -> dict[str, Any]:
+) -> Json:
     """Write the folder of a pruned run; returns its metrics, with those before under "dense".
 
     `name` is in the headline of its report; `more` are further metrics; `about` are arguments of
     `write_summary`.
     """
-    folder, data = RunFolder(Path(asked.out)), run.data
+    folder, data = RunFolder(Path(place.out)), run.data
     note(f"testing on {len(data.test):,} examples")
     before = numbers(evaluate(run.model, data.test), run.model)
     result = numbers(evaluate(sparse, data.test), sparse)
     metrics = {**result, "dense": before, "curve": curve, **(more or {})}
     with folder.locked():
-        folder.begin(force=asked.force)
+        folder.begin(force=place.force)
         net = run.config.net.name
         record = factory_record(net, run.folder) | names_of(data) | dict(record)
-        folder.create(run.config, asked.command_name(), asked.arguments, **record)
+        folder.create(run.config, place.command, COMMAND_LINE.get(), **record)
         if is_factory(net):
             w, x = run.posterior.mean, run.train.x[:8]
             keep_network(folder, run.model.network, w, x, source=run.folder)
@@ -245,19 +390,19 @@ def _write(
             metrics,
             title=f"{name} on {data.name}, pruned",
             curve=curve,
-            figures=asked.figures,
+            figures=place.figures,
             **about,
         )
-        if asked.figures:
+        if place.figures:
             from bayesieve.runs.page import add_page  # here: it loads all that a page needs
 
-            add_page(folder, asked.device, trust=getattr(asked, "trust", False))
+            add_page(folder, place.device, trust=place.trust)
     return metrics
 
 
 def _finetune(
     run: Run, sparse: SparseModel, epochs: int, *, trust: bool
-) -> tuple[SparseModel, list[dict[str, Any]]]:
+) -> tuple[SparseModel, list[Json]]:
     """Train the kept weights from where they are, means and stds; the mask does not change."""
     config = run.config
     training = config.training
@@ -297,12 +442,6 @@ def _finetune(
     return SparseModel(done.posterior, sparse.keep), done.history
 
 
-def _evidence(asked: Sieve) -> tuple[weight_evidence, float]:
-    """The evidence asked for, and the probability of being needed that keeps a weight."""
-    threshold = 0.5 if asked.threshold is None else asked.threshold
-    return weight_evidence(asked.rule or "savage-dickey"), threshold
-
-
 def _walked(found: Sieved) -> list[str]:
     """A paragraph on what every number of zeros cost on the examples set apart."""
     rows = [(f"{p.zeros:.1%}", f"{p.lost:+.4f}", f"{p.mistakes:.4g}") for p in found.curve]
@@ -313,11 +452,11 @@ def _walked(found: Sieved) -> list[str]:
     return [words, markdown_table(("zeros", "nats lost per example", "mistakes"), rows)]
 
 
-def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
+def _remarks(search: _Search, posterior: Posterior | SparseModel) -> list[str]:
     """A paragraph on what the evidence removes in each tensor; none where `zeros` decides."""
-    if asked.zeros is not None:
+    if search.zeros is not None:
         return []
-    scoring, threshold = _evidence(asked)
+    scoring, threshold = search.evidence()
     with warnings.catch_warnings(action="ignore"):  # what it costs is printed
         tensors = evidence_report(posterior, scoring, threshold=threshold)
     rows = [
@@ -332,22 +471,20 @@ def _remarks(asked: Sieve, posterior: Posterior | SparseModel) -> list[str]:
     return [words, markdown_table(header, rows)]
 
 
-def _sieved(asked: Sieve) -> tuple[Run, SparseModel, Sieved | None]:
+def _sieved(
+    asked: Json, search: _Search, *, reestimate: bool
+) -> tuple[Run, SparseModel, Sieved | None]:
     """Load trained weights, find their posterior and reduce it.
 
     Returns:
         The dense run, what is left, and how far held-out examples let it go, if they decided.
     """
-    settings: dict[str, Any] = {
-        "data": asked.data,
-        "target": asked.target,
-        "net": asked.net,
-        "warm_start": str(asked.model),
+    settings: Json = {
+        **asked,
         # What `prune --finetune` would go on with: such posteriors around these weights.
         "engine": "flat-vi",
         "start": "module",
-        "seed": asked.seed,
-        "device": asked.device,
+        "seed": search.seed,
     }
     plan = make_plan(from_keywords(settings))
     if plan.problem.likelihood.normal_noise is not None:
@@ -358,35 +495,34 @@ def _sieved(asked: Sieve) -> tuple[Run, SparseModel, Sieved | None]:
     network, w = problem.network, problem.initial[None]
     if not bool(network.outputs(w, problem.x[:_BATCH], network.buffers()).isfinite().all()):
         raise DivergedError(
-            f"sieve: with the weights of {asked.model} the network returns NaN or infinity on "
-            f"{asked.data}. Are the inputs prepared as in its training?"
+            f"sieve: with the weights of {asked['warm_start']} the network returns NaN or infinity "
+            f"on {asked['data']}. Are the inputs prepared as in its training?"
         )
-    by_evidence = asked.threshold is not None or asked.rule is not None
     found = None
-    if asked.zeros is None and not by_evidence:
-        rest, apart = split_index(problem.n_data, _SET_APART, asked.seed, who="sieve")
+    if search.zeros is None and not search.by_evidence:
+        rest, apart = split_index(problem.n_data, _SET_APART, search.seed, who="sieve")
         found = sieve_trained(
             problem.with_data((problem.x[rest], problem.y[rest])),
             (problem.x[apart], problem.y[apart]),
-            max_loss=MAX_LOSS if asked.max_loss is None else asked.max_loss,
-            curvature=asked.curvature,
-            labels=asked.labels,
-            reestimate=asked.reestimate_batchnorm,
-            seed=asked.seed,
+            max_loss=MAX_LOSS if search.max_loss is None else search.max_loss,
+            curvature=search.curvature,
+            labels=search.labels,
+            reestimate=reestimate,
+            seed=search.seed,
         )
         posterior, sparse = found.posterior, found.model
     else:
-        way = ranked(problem, None, asked.curvature, asked.labels, asked.seed)
+        way = ranked(problem, None, search.curvature, search.labels, search.seed)
         posterior = way.posterior
-        if by_evidence:
-            scoring, threshold = _evidence(asked)
+        if search.by_evidence:
+            scoring, threshold = search.evidence()
             with warnings.catch_warnings(action="ignore"):  # what it costs is printed
                 alone = prune_by_evidence(posterior, scoring, threshold=threshold)
             sparse = way.kept(alone.keep)
         else:
-            sparse = way.pruned(asked.zeros or 0.0)
-        if asked.reestimate_batchnorm:
-            sparse = reestimate_batchnorm(sparse, problem.x)
+            sparse = way.pruned(search.zeros or 0.0)
+        if reestimate:
+            sparse = renew_batchnorm(sparse, problem.x)
     assert isinstance(posterior.prior, Normal)
     width = posterior.prior.std
     config = replace(plan.config, engine=replace(plan.config.engine, prior_std=width))

@@ -10,9 +10,9 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -29,12 +29,24 @@ from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
 from bayesieve.estimators.defaults import TableSettings
 from bayesieve.estimators.importance import shuffled_change, shuffled_changes
 from bayesieve.files import same_place, write_atomically
+from bayesieve.runs.arguments import (
+    ARGUMENT,
+    COLUMN,
+    Count,
+    Json,
+    Missing,
+    Noise,
+    Place,
+    Positive,
+    Share,
+    Task,
+    command,
+)
 from bayesieve.runs.build import absolute_paths, build_network, check_varied, described_net
-from bayesieve.runs.bundle import write_form
+from bayesieve.runs.bundle import compact, write_form
 from bayesieve.runs.config import RunConfig, from_keywords
 from bayesieve.runs.folder import RunFolder, check_out
 from bayesieve.runs.learn import write_results
-from bayesieve.runs.options import Compact, FitTable, Select
 from bayesieve.runs.owned import OwnedFolder
 from bayesieve.runs.run import load
 from bayesieve.runs.summary import Picture, embedded
@@ -46,25 +58,35 @@ _FOLDS = 10
 _TEST_FRACTION = 0.2
 
 
-def _read(asked: FitTable | Select, test_fraction: float, *, counts: bool = False) -> RawTable:
-    """The table as it stands in its file."""
-    file = Path(asked.data)
-    kind, _, _ = _name(file).partition(":")
-    task = asked.task or ("regression" if counts else None)
-    return read_table(
-        kind, file, target=asked.target, task=task, drop=asked.drop, test_fraction=test_fraction,
-        seed=asked.seed,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class _Source:
+    """A table: arguments that `fit_table` and `select` share."""
 
+    file: Path
+    target: str
+    task: Task | None
+    missing: Missing
+    drop: Sequence[str]
+    date_parts: bool
+    seed: int
 
-def _load(asked: FitTable | Select, raw: RawTable, *, counts: bool = False) -> DataSet:
-    """The standardised table, or one line on why nothing can be learned from it."""
-    data = encode_table(raw, missing=asked.missing, dates=asked.date_parts, counts=counts)
-    n = len(data.train) + len(data.test)
-    if n < LEAST_ROWS:
-        raise DataError(f"{raw.who}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
-    check_varied(data, data.train)
-    return data
+    def read(self, test_fraction: float, *, counts: bool = False) -> RawTable:
+        """The table as it stands in its file."""
+        kind, _, _ = _name(self.file).partition(":")
+        task = self.task or ("regression" if counts else None)
+        return read_table(
+            kind, self.file, target=self.target, task=task, drop=self.drop,
+            test_fraction=test_fraction, seed=self.seed,
+        )  # fmt: skip
+
+    def encoded(self, raw: RawTable, *, counts: bool = False) -> DataSet:
+        """The standardised table, or one line on why nothing can be learned from it."""
+        data = encode_table(raw, missing=self.missing, dates=self.date_parts, counts=counts)
+        n = len(data.train) + len(data.test)
+        if n < LEAST_ROWS:
+            raise DataError(f"{raw.who}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
+        check_varied(data, data.train)
+        return data
 
 
 def _name(file: Path) -> str:
@@ -76,66 +98,109 @@ def _name(file: Path) -> str:
     return f"{file.suffix.lower().lstrip('.')}:{file}"
 
 
-def fit_table(asked: FitTable) -> dict[str, Any]:
-    """Fit `SieveRegressor` or `SieveClassifier`, write the run folder, then the bundle.
+@command
+def fit_table(
+    data: Annotated[Place, ARGUMENT],
+    target: Annotated[str, COLUMN],
+    *,
+    epochs: Count | None = None,
+    engine: Literal["sbnn", "flat-vi"] = "sbnn",
+    likelihood: Noise | None = None,
+    class_weight: Literal["balanced"] | None = None,
+    hidden: str | None = None,
+    kl: Positive | None = None,
+    zeros: Share | None = None,
+    test_fraction: Share = 0.2,
+    out: Place | None = None,
+    report: Place | None = None,
+    task: Task | None = None,
+    missing: Missing = "refuse",
+    drop: Annotated[Sequence[str], COLUMN] = (),
+    date_parts: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    figures: bool = True,
+) -> Json:
+    """Fit a Bayesian network to a table; write a bundle for `predict` and a report.
+
+    Args:
+        data: CSV, parquet or NPZ file.
+        target: The column to predict.
+        epochs: Passes over the rows; about 1,100 steps unless given.
+        engine: Algorithm.
+        likelihood: Noise of a regression, gaussian unless given; for counts poisson or
+            negative-binomial.
+        class_weight: Classes: balanced counts rows of rare classes more.
+        hidden: Hidden layers, as 50,50; by rows and columns unless given.
+        kl: KL weight, 1 is Bayes' rule; inner folds choose it unless given.
+        zeros: Fraction of the parameters to remove while training.
+        test_fraction: Part set aside for testing.
+        out: Bundle folder to write; DATA's name and -model unless given.
+        report: Report folder; DATA's name and -report unless given.
+        task: Guessed from the target unless given.
+        missing: Refuse missing values, or fill them in and tell the network.
+        drop: A column to leave out; may be repeated.
+        date_parts: Turn dates into time, season, weekday and hour.
+        seed: Of splits, starts, noise and batches.
+        force: Replace what an earlier call wrote.
+        figures: Whether to draw pictures.
 
     Returns:
         Where things are, the rows, the metrics of the test rows and the importance φ by column.
     """
-    file = Path(asked.data)
-    words = None if asked.hidden is None else asked.hidden.split(",")
+    file = Path(data)
+    words = None if hidden is None else hidden.split(",")
     if not all(word.isdigit() for word in words or ()):
-        raise UsageError(
-            f"`hidden` must be widths with commas between, as 50,50; got {asked.hidden!r}."
-        )
+        raise UsageError(f"`hidden` must be widths with commas between, as 50,50; got {hidden!r}.")
     widths = None if words is None else tuple(map(int, words))
-    bundle = Path(asked.out or f"{file.stem}-model")
-    folder = RunFolder(Path(asked.report or f"{file.stem}-report"))
+    bundle = Path(out or f"{file.stem}-model")
+    folder = RunFolder(Path(report or f"{file.stem}-report"))
     if same_place(bundle, folder.path):
         raise UsageError("`out` and `report` must be different folders.")
-    counts = asked.likelihood is not None and not likelihood_class(asked.likelihood).standardised
-    data = _load(asked, _read(asked, asked.test_fraction, counts=counts), counts=counts)
-    settings: dict[str, Any] = {}
-    for flag, value, task in (
-        ("likelihood", asked.likelihood, "regression"),
-        ("class_weight", asked.class_weight, "classification"),
+    counts = likelihood is not None and not likelihood_class(likelihood).standardised
+    table = _Source(file, target, task, missing, drop, date_parts, seed)
+    read = table.encoded(table.read(test_fraction, counts=counts), counts=counts)
+    settings: Json = {}
+    for word, value, kind in (
+        ("likelihood", likelihood, "regression"),
+        ("class_weight", class_weight, "classification"),
     ):
-        if value is not None and data.task != task:
+        if value is not None and read.task != kind:
             raise UsageError(
-                f"`{flag}` is for a {task}, but {asked.target!r} is read as a "
-                f"{data.task}. Leave it out, or give `task={task}`."
+                f"`{word}` is for a {kind}, but {target!r} is read as a {read.task}. Leave it "
+                f"out, or give `task={kind}`."
             )
-        settings |= {} if value is None else {flag: value}
-    folder.check_free(force=asked.force, flag="`report`")
-    check_out(bundle, force=asked.force)
+        settings |= {} if value is None else {word: value}
+    folder.check_free(force=force, flag="`report`")
+    check_out(bundle, force=force)
     torch.set_num_threads(1)  # the fastest for networks of this size
     started = time.perf_counter()
     model = fit_estimator(
-        data, asked.seed, engine=asked.engine, hidden=widths, epochs=asked.epochs, kl=asked.kl,
-        zeros=asked.zeros, **settings,
+        read, seed, engine=engine, hidden=widths, epochs=epochs, kl=kl,
+        zeros=zeros, **settings,
     )  # fmt: skip
     seconds = time.perf_counter() - started
     with folder.locked():
-        folder.begin(force=asked.force, flag="`report`")
-        config = _run_config(file, asked, model)
+        folder.begin(force=force, flag="`report`")
+        config = _run_config(table, test_fraction, engine, model)
         folder.create(config, "fit-table", file=file.name)
         lines = [json.dumps(row) + "\n" for row in model.history_]
         folder.write("metrics.jsonl", "".join(lines))
-        network = build_network(config, data)  # whose embedding, if any, is frozen layers
+        network = build_network(config, read)  # whose embedding, if any, is frozen layers
         posterior = replace(cast(Factorised, model.posterior_), network=network, buffers={})
-        learned = posterior if asked.zeros is None else SparseModel(posterior, model.sparse_.keep)
+        learned = posterior if zeros is None else SparseModel(posterior, model.sparse_.keep)
         metrics = write_results(
-            folder, config, data, [learned], model.history_, seconds, figures=asked.figures
+            folder, config, read, [learned], model.history_, seconds, figures=figures
         )
-        importance = _importance(data, model, folder, figures=asked.figures)
+        importance = _importance(read, model, folder, figures=figures)
         folder.seal()
-        if asked.zeros is None:
-            write_form(load(folder.path, device="cpu"), "bundle", bundle, force=asked.force)
+        if zeros is None:
+            write_form(load(folder.path, device="cpu"), "bundle", bundle, force=force)
         else:
-            Compact(folder.path, bundle, posterior=True, force=asked.force)()
+            compact(folder.path, bundle, posterior=True, force=force)
     return {
-        "data": str(file), "target": asked.target, "task": data.task,
-        "rows": {"train": len(data.train), "test": len(data.test)},
+        "data": str(file), "target": target, "task": read.task,
+        "rows": {"train": len(read.train), "test": len(read.test)},
         "bundle": str(bundle), "report": str(folder.path), "metrics": metrics,
         "importance": importance,
     }  # fmt: skip
@@ -151,23 +216,25 @@ def fit_estimator(data: DataSet, seed: int, **settings: Any) -> SieveRegressor |
     return SieveClassifier(**settings).partial_fit(x, y, classes=classes)
 
 
-def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassifier) -> RunConfig:
+def _run_config(
+    table: _Source, test_fraction: float, name: str, model: SieveRegressor | SieveClassifier
+) -> RunConfig:
     """The settings an estimator was fitted with, in the words of config.json."""
     fitted = model.settings_
     engine: Any = fitted.engine
     schedule, pruning = fitted.schedule, fitted.pruning
     values = {
-        "data": _name(file),
-        "target": asked.target,
-        "task": asked.task,
-        "missing": asked.missing,
-        "drop": tuple(asked.drop),
-        "date_parts": asked.date_parts,
-        "test_fraction": asked.test_fraction,
-        "data_seed": asked.seed,
+        "data": _name(table.file),
+        "target": table.target,
+        "task": table.task,
+        "missing": table.missing,
+        "drop": tuple(table.drop),
+        "date_parts": table.date_parts,
+        "test_fraction": test_fraction,
+        "data_seed": table.seed,
         "center": False,
         "net": _net_name(fitted),
-        "engine": asked.engine,
+        "engine": name,
         "lr": engine.lr,
         "init_std": engine.init_std,
         "start": engine.start,
@@ -177,7 +244,7 @@ def _run_config(file: Path, asked: FitTable, model: SieveRegressor | SieveClassi
         "kl_warmup_epochs": schedule.kl_warmup_epochs,
         "epochs": fitted.epochs,
         "batch_size": fitted.batch_size,
-        "seed": asked.seed,
+        "seed": table.seed,
         "device": "cpu",
         "threads": 1,
     }
@@ -237,69 +304,103 @@ class SelectionFolder(OwnedFolder):
     layout = ("selection.json", "report.md", "probability.png", "path.png")
 
 
-def select(asked: Select) -> dict[str, Any]:
-    """Fit `SieveSelector`, then write selection.json, report.md and the pictures.
+@command
+def select(
+    data: Annotated[Place, ARGUMENT],
+    target: Annotated[str, COLUMN],
+    *,
+    fdr: Share | None = None,
+    fraction: Share | None = None,
+    cross_validate: bool = False,
+    bootstrap: int = 20,
+    report: Place | None = None,
+    task: Task | None = None,
+    missing: Missing = "refuse",
+    drop: Annotated[Sequence[str], COLUMN] = (),
+    date_parts: bool = False,
+    seed: int = 0,
+    force: bool = False,
+    figures: bool = True,
+) -> Json:
+    """Say which inputs of a table matter, how sure that is, and what dropping the others costs.
+
+    Args:
+        data: CSV, parquet or NPZ file.
+        target: The column to predict.
+        fdr: Expected share of false discoveries among what is kept (0.1).
+        fraction: Keep this share of the inputs instead.
+        cross_validate: Choose the share by 10 folds instead.
+        bootstrap: Samples of the rows on which the choice is repeated; 0 for none.
+        report: Report folder; DATA's name and -selection unless given.
+        task: Guessed from the target unless given.
+        missing: Refuse missing values, or fill them in and tell the network.
+        drop: A column to leave out; may be repeated.
+        date_parts: Turn dates into time, season, weekday and hour.
+        seed: Of splits, starts, noise and batches.
+        force: Replace what an earlier call wrote.
+        figures: Whether to draw pictures.
 
     Returns:
         The content of selection.json, and where the report is.
     """
-    file = Path(asked.data)
-    rule, words = _rule(asked)
-    if asked.bootstrap < 0 or asked.bootstrap == 1:
-        raise UsageError(f"`bootstrap` must be 0, or 2 or more, got {asked.bootstrap}.")
-    folder = SelectionFolder(Path(asked.report or f"{file.stem}-selection"))
-    folder.check_free(force=asked.force, flag="`report`")
-    raw = _read(asked, _TEST_FRACTION)
+    file = Path(data)
+    rule, words = _rule(fdr, fraction, cross_validate=cross_validate)
+    if bootstrap < 0 or bootstrap == 1:
+        raise UsageError(f"`bootstrap` must be 0, or 2 or more, got {bootstrap}.")
+    folder = SelectionFolder(Path(report or f"{file.stem}-selection"))
+    folder.check_free(force=force, flag="`report`")
+    table = _Source(file, target, task, missing, drop, date_parts, seed)
+    raw = table.read(_TEST_FRACTION)
     with warnings.catch_warnings():  # the selector makes the same remarks
         warnings.simplefilter("ignore", UserWarning)
-        data = _load(asked, raw)
+        read = table.encoded(raw)
     if len(raw.frame.columns) < 2:
         raise DataError(f"{file}: one input leaves nothing to select. Add columns.")
     torch.set_num_threads(1)  # the fastest for networks of this size
-    kind = SieveRegressor if data.task == "regression" else SieveClassifier
+    kind = SieveRegressor if read.task == "regression" else SieveClassifier
     selector = SieveSelector(
-        estimator=kind(random_state=asked.seed),
+        estimator=kind(random_state=seed),
         network="additive",
-        folds=min(_FOLDS, len(data.train) // 2),
-        bootstrap=asked.bootstrap,
-        random_state=asked.seed,
+        folds=min(_FOLDS, len(read.train) // 2),
+        bootstrap=bootstrap,
+        random_state=seed,
         **rule,
     )
     result = {
-        "data": str(file), "target": asked.target, "task": data.task, "rows": len(data.train),
-        "rule": words, "seed": asked.seed, **_selection(raw, data, selector),
+        "data": str(file), "target": target, "task": read.task, "rows": len(read.train),
+        "rule": words, "seed": seed, **_selection(raw, read, selector),
     }  # fmt: skip
     with folder.locked():
-        folder.begin(force=asked.force, flag="`report`")
+        folder.begin(force=force, flag="`report`")
         names = list(raw.frame.columns)
-        pictures = _draw_selection(selector, names, folder) if asked.figures else []
-        text = _selection_report(file, result, asked.bootstrap, pictures)
+        pictures = _draw_selection(selector, names, folder) if figures else []
+        text = _selection_report(file, result, bootstrap, pictures)
         write_atomically(folder.place("report.md"), text)
         write_atomically(folder.place("selection.json"), result)
         folder.seal()
     return {**result, "report": str(folder.path)}
 
 
-def _rule(asked: Select) -> tuple[dict[str, Any], str]:
+def _rule(fdr: float | None, fraction: float | None, *, cross_validate: bool) -> tuple[Json, str]:
     """The rule as parameters of `SieveSelector`, and in words."""
-    rules = [name for name, value in (("`fdr`", asked.fdr), ("`fraction`", asked.fraction),
-                                      ("`cross_validate`", asked.cross_validate or None))
+    rules = [name for name, value in (("`fdr`", fdr), ("`fraction`", fraction),
+                                      ("`cross_validate`", cross_validate or None))
              if value is not None]  # fmt: skip
     if len(rules) > 1:
         raise UsageError(
             f"give one of `fdr`, `fraction` and `cross_validate`, not {' and '.join(rules)}."
         )
-    if asked.fraction is not None:
-        words = f"the best {100 * asked.fraction:g} % of the inputs"
-        return {"rule": "fraction", "fraction": asked.fraction}, words
-    if asked.cross_validate:
+    if fraction is not None:
+        words = f"the best {100 * fraction:g} % of the inputs"
+        return {"rule": "fraction", "fraction": fraction}, words
+    if cross_validate:
         return {"rule": "cross-validated"}, "the share of inputs that cross-validation chose"
-    level = 0.1 if asked.fdr is None else asked.fdr
+    level = 0.1 if fdr is None else fdr
     words = f"expected share of false discoveries at most {level:g}"
     return {"rule": "fdr", "level": level}, words
 
 
-def _selection(raw: RawTable, data: DataSet, selector: SieveSelector) -> dict[str, Any]:
+def _selection(raw: RawTable, data: DataSet, selector: SieveSelector) -> Json:
     """Fit the selector; returns what selection.json says of it."""
     regression = data.task == "regression"
     both = [raw.y[raw.train], raw.y[raw.test]] if regression else [
@@ -352,7 +453,7 @@ def _draw_selection(
 
 def _selection_report(
     file: Path,
-    result: dict[str, Any],
+    result: Json,
     bootstrap: int,
     pictures: Sequence[Picture],
 ) -> str:

@@ -2,10 +2,10 @@
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from bayesieve.deliver.runtime import Runtime, as_runtime
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.fast.native import KernelUnavailableError
 from bayesieve.report.packing import spread_out
+from bayesieve.runs.arguments import Arg, Count, Json, Place, Threads, command
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.options import Profile
 from bayesieve.runs.run import read_folder
 from bayesieve.runs.text import note
 from bayesieve.sieve.compact import compact
@@ -29,9 +29,26 @@ _EXAMPLES = 64
 _CALIBRATION = 500  # training examples that 8-bit weights are calibrated on
 
 
-def profile(asked: Profile) -> dict[str, Any]:
-    """Measure everything in one interleaved run; returns rows, and what was left out and why."""
-    clock, threads, rounds = asked.clock, asked.threads, asked.rounds
+@command
+def profile(
+    folders: Annotated[Sequence[Place], Arg(positional=True, metavar="PATH")],
+    *,
+    rounds: Count = 15,
+    threads: Threads = 1,
+    clock: Literal["wall", "cpu"] = "wall",
+    trust: bool = False,
+) -> Json:
+    """Measure networks: as they are, compacted, in our runtime (also int8) and in onnxruntime.
+
+    Args:
+        folders: Run folders or bundles; the first is compared with.
+        rounds: Timings of each candidate.
+        threads: CPU threads of every candidate.
+        clock: cpu counts this process alone.
+        trust: Import the factory of a network module:... that a run or file names, if it is
+            unchanged; a run's stored graph is used unless given.
+    """
+    clock, threads, rounds = clock, threads, rounds
     torch.set_num_threads(threads)
     candidates: dict[str, Candidate] = {}
     files: dict[str, Path] = {}
@@ -40,9 +57,9 @@ def profile(asked: Profile) -> dict[str, Any]:
     inputs: dict[str, Tensor] = {}
     calibrations: dict[str, Tensor] = {}  # of runs; a bundle has no training data
     data = None
-    for folder in asked.folders:
+    for folder in folders:
         RunFolder(Path(folder)).read("config.json")  # names a folder that has none
-        content = read_folder(Path(folder), trust=asked.trust)
+        content = read_folder(Path(folder), trust=trust)
         if isinstance(content, Bundle):
             networks[str(folder)] = {"bundle": content.module}
             files[f"{folder} bundle"] = Path(folder) / "model.safetensors"
@@ -113,7 +130,7 @@ def _in_int8(module: nn.Module, example: Tensor, *, threads: int, calibration: T
     return made
 
 
-def _rounding(candidate: Candidate) -> dict[str, Any] | None:
+def _rounding(candidate: Candidate) -> Json | None:
     """What 8-bit weights change on training examples, and the batch sizes that run in them."""
     if not isinstance(candidate, Runtime) or candidate.rounding is None:
         return None

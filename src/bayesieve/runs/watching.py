@@ -4,27 +4,37 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from bayesieve.runs.arguments import ARGUMENT, Json, Place, command
 from bayesieve.runs.folder import RunFolder
-from bayesieve.runs.options import Watch
 
 _BARS = 30  # of a course drawn as text
 
 
-def watch(asked: Watch) -> dict[str, Any]:
-    """Where a run stands: its epochs, the time left, and the course of each recorded number."""
-    folder = RunFolder(Path(asked.run))
+@command
+def watch(
+    run: Annotated[Place, ARGUMENT],
+    *,
+    once: bool = False,
+) -> Json:
+    """Show how far a run is while it trains, from another terminal; Ctrl-C ends only the view.
+
+    Args:
+        run: Run folder of `train`, under way or finished.
+        once: Show where it is now, and end.
+    """
+    folder = RunFolder(Path(run))
     config, file = folder.read_config(), folder.path / "metrics.jsonl"
     lines = file.read_bytes().splitlines() if file.is_file() else []
     return {
-        "run": str(asked.run),
+        "run": str(run),
         "finished": folder.finished,
         **course_of([json.loads(line) for line in lines if line.strip()], config.training.epochs),
     }
 
 
-def course_of(history: Sequence[Mapping[str, Any]], epochs: int | None) -> dict[str, Any]:
+def course_of(history: Sequence[Mapping[str, Any]], epochs: int | None) -> Json:
     """The course of training so far.
 
     Args:

@@ -8,7 +8,7 @@ from bayesieve.engines.bmr import BMR
 from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.errors import UsageError
-from bayesieve.runs.options import Compare
+from studies.comparison.budget import Compare
 from studies.comparison.methods import METHODS, build_method, read_changes
 
 BUDGET = Compare("unused", epochs=20, batch_size=100, finetune=5)

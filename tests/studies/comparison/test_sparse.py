@@ -9,11 +9,11 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.problem import Problem
 from bayesieve.engines.map import MAP
-from bayesieve.runs.options import Compare
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from studies.comparison import measure
+from studies.comparison.budget import Compare
 from studies.comparison.measure import reachable
 from studies.comparison.methods import DroppedLinear, Method, with_dropout
 

@@ -29,9 +29,9 @@ from bayesieve.estimators.defaults import Choices, table_settings
 from bayesieve.nets import mlp
 from bayesieve.runs.build import make_plan
 from bayesieve.runs.config import DataConfig, EngineConfig, NetConfig, RunConfig
-from bayesieve.runs.options import Compare
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
+from studies.comparison.budget import Compare
 from studies.comparison.methods import build_method
 
 OBJECTS = {

@@ -1,12 +1,14 @@
 """Only what was checked is said, and nothing within chance is called a difference."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.paired import paired_interval, z_of
+from bayesieve.cli.commands import passed
 from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
 from bayesieve.core.posterior import Samples
 from bayesieve.data import DataSet, Examples
@@ -16,7 +18,6 @@ from bayesieve.report.packing import pack
 from bayesieve.report.quality import evaluations
 from bayesieve.report.source import Source
 from bayesieve.report.verdicts import _honest, _speed, claims_of, compare, sentence_of, verdict_of
-from bayesieve.runs.options import Report
 from reports import QUICK, digits_source
 
 N = 400
@@ -141,10 +142,10 @@ def test_doubt_is_praised_only_where_it_points_at_mistakes(source):
 def test_the_checks_are_the_exit_code(run):
     result = {"runs": [{"checks": run["checks"]}]}
     assert any(row["verdict"] == "fail" for row in run["checks"])
-    assert Report(["a"], check=True).exit_code(result) == 1
-    assert Report(["a"]).exit_code(result) == 0
-    passed = [row for row in run["checks"] if row["verdict"] != "fail"]
-    assert Report(["a"], check=True).exit_code({"runs": [{"checks": passed}]}) == 0
+    assert passed(SimpleNamespace(check=True), result) == 1
+    assert passed(SimpleNamespace(check=False), result) == 0
+    fine = [row for row in run["checks"] if row["verdict"] != "fail"]
+    assert passed(SimpleNamespace(check=True), {"runs": [{"checks": fine}]}) == 0
 
 
 def packed_run(task, error, nll=None, test="a"):

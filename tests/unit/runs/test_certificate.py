@@ -1,7 +1,9 @@
 """`certify`: exact cases, coverage of its intervals by simulation, and exit codes for a build."""
 
+import inspect
 import json
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -20,14 +22,13 @@ from bayesieve.assess.paired import (
     strangers_check,
 )
 from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
-from bayesieve.runs.certificate import compare_predictions, mcnemar
-from bayesieve.runs.options import Certify
+from bayesieve.runs.certificate import Tolerances, certify, compare_predictions, mcnemar
 from bayesieve.uncertainty.familiarity import Familiarity
 from bayesieve.uncertainty.ranking import risk_coverage
 from commands import call, ok, refused
 from problems import normal, seeded
 
-QUICK = Certify("none", resamples=200)
+DEFAULTS = inspect.signature(certify).parameters
 ONES = torch.ones(1, 2000, dtype=torch.float64)
 
 
@@ -50,8 +51,9 @@ def real(n=500, noise=1.0, seed=0):
 
 
 def checks(*arguments, **tolerances):
-    asked = Certify("none", resamples=200, **tolerances)
-    return {check.name: check for check in compare_predictions(*arguments, asked)}
+    usual = {spec.name: DEFAULTS[spec.name].default for spec in fields(Tolerances)}
+    allowed, bootstrap = Tolerances(**usual | tolerances), Bootstrap(resamples=200)
+    return {c.name: c for c in compare_predictions(*arguments, allowed, bootstrap)}
 
 
 # --- exact cases
