@@ -1,6 +1,6 @@
 """The commands of `bayesieve.runs`: each function here shows one result to people.
 
-Flags come from the options of a command, in `runs.options`; the work is done in `runs`.
+Flags come from the signature of the function of `runs` that does the work.
 """
 
 import csv
