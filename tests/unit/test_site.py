@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import bayesieve as bs
+from bayesieve import runs
 from check_site import problems
 from pages import links, reference, tutorials
 
@@ -48,8 +49,8 @@ def test_every_public_name_has_an_entry(names):
 
 def test_commands_in_python_are_described_with_their_options(names):
     page = reference.page("runs", names["runs"])
-    assert "## `bayesieve.runs.train`" in page
-    assert "| `dry_run` |" in page
+    assert "::: bayesieve.runs.train\n" in page
+    assert "    dry_run: " in runs.train.__doc__
     assert "::: bayesieve.runs.Run\n" in page
 
 
