@@ -47,7 +47,7 @@ OF_RUNS: _Commands = []  # of the group `runs`
 
 
 class _Flag(NamedTuple):
-    """What the command line shows of an argument or setting."""
+    """An argument or setting as the command line shows it."""
 
     name: str
     hint: Any
@@ -124,7 +124,7 @@ def command(
 
 
 def _flags_of(function: str) -> list[_Flag]:
-    """What is shown of the arguments of a command, and of all settings where it takes them."""
+    """List the arguments of a command, and all settings where it takes them."""
     signature, found = signature_of(function), []
     for name, parameter in signature.parameters.items():
         hint, about = plain(parameter.annotation)

@@ -17,7 +17,7 @@ from bayesieve.runs import arguments
 
 
 class Signature(NamedTuple):
-    """What a command takes."""
+    """Arguments of a command."""
 
     parameters: dict[str, inspect.Parameter]
     about: str  # the docstring up to its arguments

@@ -341,7 +341,7 @@ def _is_open(value: object) -> bool:
 
 
 def _is_chosen(value: object) -> bool:
-    """Whether a number was chosen, or that of the first model of a population."""
+    """Say whether a number, or that of the first model of a population, was chosen."""
     return (value[0] if isinstance(value, tuple) else value) is not AUTO
 
 

@@ -33,7 +33,7 @@ COMMAND_LINE: ContextVar[str | None] = ContextVar("COMMAND_LINE", default=None)
 
 @dataclass(frozen=True)
 class Arg:
-    """What an annotation says of an argument beside its type.
+    """Annotation of an argument beside its type.
 
     Args:
         check: function of `bayesieve.checks` that a value must pass.

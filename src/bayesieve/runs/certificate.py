@@ -54,7 +54,7 @@ from bayesieve.runs.run import load, parent_of
 
 @dataclass(frozen=True)
 class Tolerances:
-    """What a sieved model may lose: arguments of `certify`."""
+    """Losses that a sieved model may have: arguments of `certify`."""
 
     accuracy: float
     worst_class: float

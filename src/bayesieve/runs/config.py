@@ -200,7 +200,7 @@ class EngineConfig:
     memory: float | None = setting("Passes until what was read has faded to 1/e (tdamp).")
 
     def asked(self) -> dict[str, Any]:
-        """What is chosen, by name; all of it where the gaps are filled."""
+        """Return what is chosen, by name; all settings where the gaps are filled."""
         return {key: value for key, value in vars(self).items() if key != "name"}
 
 

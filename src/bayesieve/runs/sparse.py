@@ -69,7 +69,7 @@ _LEAST_NOISE = 1e-4  # of standardised targets; a network that repeats its data 
 
 @dataclass(frozen=True)
 class _Cut:
-    """What `prune` removes: arguments of it."""
+    """Rule of `prune`: arguments of it."""
 
     zeros: float | None
     threshold: float | None
@@ -118,7 +118,7 @@ class _Cut:
 
 @dataclass(frozen=True)
 class _Search:
-    """How far `sieve` goes: arguments of it."""
+    """Limits of `sieve`: arguments of it."""
 
     max_loss: float | None
     zeros: float | None
@@ -130,7 +130,7 @@ class _Search:
 
     @property
     def by_evidence(self) -> bool:
-        """Whether the evidence of each weight alone decides."""
+        """Say whether the evidence of each weight alone decides."""
         return self.threshold is not None or self.rule is not None
 
     def evidence(self) -> tuple[weight_evidence, float]:
