@@ -174,7 +174,7 @@ def test_memory_that_runs_out_in_a_run_is_answered_in_words(monkeypatch, tmp_pat
     assert "\n" not in said
     assert "Checkpoints are in" in said
     assert exit_code(caught.value) == exit_code(error) == 1
-    assert "--batch-size" in _message(error)
+    assert "`batch_size`" in _message(error)
 
 
 def test_what_a_control_group_leaves_counts(tmp_path):

@@ -305,7 +305,9 @@ def test_every_engine_has_a_name(engine):
 
 def test_a_sampler_runs_two_chains_and_says_that_they_have_not_mixed():
     X, y = line(60)
-    with pytest.warns(UserWarning, match=r"chains have not mixed: R-hat is .* run longer \(epochs"):
+    with pytest.warns(
+        UserWarning, match=r"chains have not mixed: R-hat is .* run longer \(`epochs`"
+    ):
         model = SieveRegressor(**{**QUICK, "epochs": 12}, engine="sghmc").fit(X, y)
     assert len(model.sparse_models_) == model.chains_.n_chains == 2
     assert model.chains_.log_lik_ess > 0
