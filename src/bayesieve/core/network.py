@@ -42,7 +42,7 @@ class Network:
         skeleton: the module with its trainable parameters on the meta device. It is never run:
             copies of it are (`borrowed`), so that threads may use one network at the same time.
         likelihood: how outputs become densities.
-        layout: where each trainable tensor sits in w.
+        layout: the slice of w of each trainable tensor.
         device: where computation happens.
         dtype: of w.
         stands_for: on the meta device, the kind of device whose calls are rehearsed.

@@ -360,7 +360,7 @@ class LocalLayer(nn.Module):
     """A Linear or Conv layer with a mean and a variance per weight.
 
     Args:
-        layer: to stand for.
+        layer: to replace.
         source: of the generator of its noise.
         backend: runs the passes over its activations.
         one_node: whether it is one step of autograd where the backend has that.

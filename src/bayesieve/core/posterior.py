@@ -50,7 +50,7 @@ class Posterior(ABC):
 
     @property
     def layout(self) -> Layout:
-        """Where each tensor sits in w."""
+        """The slice of w of each tensor."""
         return self.network.layout
 
     @property
@@ -258,7 +258,7 @@ class SparseModel:
 
     @property
     def layout(self) -> Layout:
-        """Where each tensor sits in w."""
+        """The slice of w of each tensor."""
         return self.posterior.layout
 
     @property
@@ -321,7 +321,7 @@ def has_spread(model: Model) -> bool:
 
 
 def draws_of(model: Model, n: int) -> int:
-    """How many draws to average: all of a chain, n of a variational posterior, none of a point."""
+    """Count the draws to average: all of a chain, n of a variational posterior, 0 of a point."""
     return (posterior_of(model).n_kept or n) if has_spread(model) else 0
 
 

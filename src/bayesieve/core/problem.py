@@ -111,7 +111,7 @@ class Problem:
 
     @property
     def layout(self) -> Layout:
-        """Where each tensor sits in w."""
+        """The slice of w of each tensor."""
         return self.network.layout
 
     @property

@@ -76,7 +76,7 @@ _LATENT_SETTINGS = (
 
 @dataclass(frozen=True)
 class Averaging:
-    """How fast the prior's latent numbers follow the chain: ω = min(1, weight (k + delay)^-power).
+    """Speed of the prior's latent numbers: ω = min(1, weight (k + delay)^-power).
 
     Args:
         weight: factor of ω.

@@ -5,7 +5,7 @@ compares two predictions of the same examples. It is
 
     pass           the whole interval of the loss is within the tolerance
     fail           the loss is significantly above 0, and may be beyond the tolerance
-    within chance  the interval holds 0 and reaches beyond the tolerance: more examples would decide
+    undecided      the interval holds 0 and reaches beyond the tolerance: more examples would decide
     not checked    there is nothing to compare with; the words say why
 """
 

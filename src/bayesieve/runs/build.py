@@ -379,7 +379,7 @@ def resolve_engine(config: EngineConfig, size: RunSize, *, own_start: bool) -> E
     Args:
         config: as given.
         size: of the run.
-        own_start: whether the network's own initial weights are to be used unless told otherwise.
+        own_start: whether the network's own initial weights are to be used by default.
     """
     if own_start and config.start is None and "start" in ENGINES[config.name].defaults:
         config = replace(config, start="module")

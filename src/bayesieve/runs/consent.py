@@ -123,7 +123,7 @@ def keep_network(
 
 
 def _trains(network: Network, graph: Mapping[str, Any]) -> bool:
-    """Whether a network does in training what its graph says, besides the modes of its layers."""
+    """Return whether a network trains as its graph says, besides the modes of its layers."""
     try:
         return graph_to_json(trace(network.skeleton, training=True)) == graph
     except UnsupportedModelError:

@@ -100,7 +100,7 @@ def predict(
 def _with_unknown_levels(
     prediction: Prediction, inputs: Tensor, entries: Any, predicted: Callable[[Tensor], Prediction]
 ) -> Prediction:
-    """The prediction with the doubt about levels that training never saw."""
+    """Return the prediction with the uncertainty about levels that training never saw."""
     values = inputs.double().numpy()
     if not without_level(values, entries).any():
         return prediction

@@ -99,7 +99,7 @@ class Run:
 
     @property
     def familiarity(self) -> Familiarity | None:
-        """How like the training examples inputs are; None for tokens, sequences and old runs."""
+        """The OOD score of the training examples; None for tokens, sequences and old runs."""
         path = None if self.folder is None else self.folder.path / FILE
         return Familiarity.read(path) if path is not None and path.is_file() else None
 
@@ -322,7 +322,7 @@ def pool(models: Sequence[Model]) -> Model:
 
 
 def mixing(models: Sequence[Model], examples: Examples) -> ChainReport | None:
-    """How well the chains of a sampler agree, with a note where they do not; None of others."""
+    """Report how well the chains of a sampler agree, with a note if they do not; else None."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         report = diagnose_models(models, examples)

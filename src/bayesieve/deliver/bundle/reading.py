@@ -67,7 +67,7 @@ class Bundle:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of inputs."""
+        """Dtype of the inputs."""
         return getattr(torch, self.config["input"]["dtype"])
 
     @property

@@ -222,7 +222,7 @@ class ByOutput(NamedTuple):
     Args:
         runs: (n_runs, 6) as in layers.c: the tile's first feature, whether sums begin here, whether
             they end here, outputs of a bundle, steps of four weights, bundles.
-        output: of each bundle, one bundle after another; n_out stands for none.
+        output: of each bundle, one bundle after another; n_out means none.
         column: of each weight, counted from the first feature of its tile. The outputs of a bundle
             take turns.
         value: of each weight.
