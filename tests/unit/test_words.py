@@ -79,9 +79,8 @@ def strings(path: Path) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
                 docs.append((node.body[0].lineno, about))
                 seen.add(id(node.body[0].value))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in seen:
-            if node.value not in FIELDS:
-                others.append((node.lineno, node.value))
+        if isinstance(node, ast.Constant) and id(node) not in seen and node.value not in FIELDS:
+            others += [(node.lineno, node.value)] if isinstance(node.value, str) else []
     return docs, others
 
 
@@ -94,7 +93,7 @@ def of_sources(kind: str) -> list[str]:
             if kind == "heads":
                 found += [f"{where}: {text.splitlines()[0]}"] if text.split()[0] in HEADS else []
             else:
-                plain = prose(text)
+                plain = re.sub(r"^ +strangers:", "", prose(text), flags=re.M)  # an argument
                 found += [f"{where}: {_around(plain, hit)}" for hit in PRIVATE.finditer(plain)]
     return found
 

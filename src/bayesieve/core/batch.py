@@ -109,7 +109,7 @@ class StreamLike(Protocol):
 
     @property
     def repositionable(self) -> bool:
-        """Whether a run goes on at any step without reading what comes before it."""
+        """Return whether a run goes on at any step without reading what comes before it."""
 
     def epoch(self, batch_size: int) -> Iterator[tuple[Any, Tensor]]:
         """Return every example once, in order."""

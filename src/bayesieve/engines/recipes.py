@@ -132,7 +132,7 @@ class RunSize:
 
     @property
     def takes_normalised(self) -> bool:
-        """Whether numbers for networks with running statistics apply: those for few data win."""
+        """Return whether the numbers for running statistics apply; those for few data win."""
         return self.normalised and not self.table and self.n_data >= _FEW_DATA
 
 
@@ -159,7 +159,7 @@ class EngineEntry:
             `few` has them, and the KL weight.
         prunes: what removes weights in training: "schedule", "itself" (evidence, or zeros) or
             "units" (whole units only, by the engine).
-        n_chains: chains of a run unless told otherwise, so that they can be compared; 0 for engines
+        n_chains: chains of a run by default, so that they can be compared; 0 for engines
             that are no samplers.
         passes: whether it learns in passes over the data (EM), few and on centred inputs, in place
             of gradient steps.
@@ -405,9 +405,9 @@ def finetune_batch_size(n_data: int, batch_size: int) -> int:
 def recommended_epochs(
     name: EngineName, n_data: int, batch_size: int, *, table: bool = False, times: int = 1
 ) -> int:
-    """Passes over the data: about 2,500 steps over a table, 1,100 of a variational engine.
+    """Epochs over the data: about 2,500 steps over a table, 1,100 of a variational engine.
 
-    An ensemble has so many `times` the steps, and at least 40 passes instead of 20.
+    An ensemble has so many `times` the steps, and at least 40 epochs instead of 20.
 
     Example:
         >>> recommended_epochs("sbnn", 1000, 64, table=True)

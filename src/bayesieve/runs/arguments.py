@@ -38,7 +38,7 @@ class Arg:
     Args:
         check: function of `bayesieve.checks` that a value must pass.
         positional: whether the command line takes it by position, not as a flag.
-        metavar: stands for the value in the help.
+        metavar: name of the value in the help.
         alias: second name of the flag.
         word: name of the flag, if it is not the argument's.
     """

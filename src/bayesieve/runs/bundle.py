@@ -121,7 +121,7 @@ def _origin(run: Run) -> Json:
 
 
 def provenance(run: Run) -> Json:
-    """How a bundle came about; of paths only the last part, since bundles travel."""
+    """Return how a bundle came about; of paths only the last part, since bundles travel."""
     settings = {name: to_dict(run.config)[name] for name in ("data", "net", "engine", "training")}
     kind, colon, rest = str(settings["data"]["name"]).partition(":")
     settings["data"]["name"] = f"{kind}:{Path(rest).name}" if colon else kind

@@ -96,7 +96,7 @@ def certify(
     """Compare a sieved run with its dense parent; exit code 1 unless every check passes.
 
     A check passes when the interval of what the sieved model loses is within the tolerance, fails
-    when it is beyond, and is unsure, for want of test examples, when it holds the tolerance.
+    when it is beyond, and is undecided when it holds the tolerance: more examples would decide.
 
     Args:
         run: Run folder of `prune`, `sieve` or `demo`.

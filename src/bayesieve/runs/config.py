@@ -52,7 +52,7 @@ def setting(
         default: its value unless given; MISSING where it must be.
         word: its name as an argument, if it is not the field's.
         alias: second name.
-        metavar: stands for the value in the help.
+        metavar: name of the value in the help.
         check: function of `bayesieve.checks` that a value must pass.
     """
     about = {"help": help, "word": word, "alias": alias, "metavar": metavar, "check": check}
@@ -320,7 +320,7 @@ class RunConfig:
 
     @property
     def tempering(self) -> float:
-        """How many times narrower than Bayes' rule the run made its posterior, in data; 1 is Bayes.
+        """Tempering of the posterior: 1 is Bayes' rule, below 1 it behaves as with more data.
 
         KL weight for variational engines, temperature for samplers.
         """

@@ -71,7 +71,7 @@ class _Source:
     seed: int
 
     def read(self, test_fraction: float, *, counts: bool = False) -> RawTable:
-        """The table as it stands in its file."""
+        """Read the table as its file has it."""
         kind, _, _ = _name(self.file).partition(":")
         task = self.task or ("regression" if counts else None)
         return read_table(
@@ -322,7 +322,7 @@ def select(
     force: bool = False,
     figures: bool = True,
 ) -> Json:
-    """Say which inputs of a table matter, how sure that is, and what dropping the others costs.
+    """Find the inputs that matter, with their probability and the cost of dropping the others.
 
     Args:
         data: CSV, parquet or NPZ file.

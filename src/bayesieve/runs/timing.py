@@ -131,7 +131,7 @@ def _in_int8(module: nn.Module, example: Tensor, *, threads: int, calibration: T
 
 
 def _rounding(candidate: Candidate) -> Json | None:
-    """What 8-bit weights change on training examples, and the batch sizes that run in them."""
+    """Return what 8-bit weights change on training examples, and the batch sizes in them."""
     if not isinstance(candidate, Runtime) or candidate.rounding is None:
         return None
     batches = [row.batch for row in candidate.plan if row.choice == "int8"]
