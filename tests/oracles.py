@@ -1,19 +1,14 @@
 """Formulas that only tests need: slower or more general than those of the library."""
 
 import math
-from typing import NamedTuple
 
 import torch
-from scipy.special import gammaincinv
-from torch import Generator, Tensor
-from torch.nn.functional import softplus
+from torch import Tensor
 
 from bayesieve.core.batch import Batch, weighted_sum
-from bayesieve.core.priors import Horseshoe, SpikeSlab, _energies
+from bayesieve.core.priors import SpikeSlab, _energies
 from bayesieve.core.priors_laplace import log_odds_at_zero, log_odds_from
 from bayesieve.core.problem import Problem
-
-TOO_WIDE = "evidence_change: the reduced prior is wider than this posterior allows"
 
 
 def spike_slab_kl(mean: Tensor, std: Tensor, p: Tensor, prior: SpikeSlab) -> Tensor:
@@ -40,65 +35,6 @@ def inclusion_log_odds(
     return log_odds_from(start, w, scale, spike_scale, slab_std)
 
 
-class JointReduction(NamedTuple):
-    """A jointly Gaussian posterior under another prior."""
-
-    evidence: Tensor  # ΔF, scalar
-    mean: Tensor  # (d,)
-    covariance: Tensor  # (d, d)
-
-
-def reduced_moments(
-    mean: Tensor, std: Tensor, prior_std: Tensor, reduced_std: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Mean and std of each weight under the reduced prior N(0, θ²), (B3).
-
-    Example:
-        >>> one, zero = torch.tensor(1.0), torch.tensor(0.0)
-        >>> [x.item() for x in reduced_moments(one, one / 2, one, zero)]
-        [0.0, 0.0]
-    """
-    variance = (std / prior_std).square()
-    reduced = (reduced_std / prior_std).square()
-    rho = reduced + variance - reduced * variance
-    if not bool((rho > 0).all()):
-        raise ValueError(TOO_WIDE)
-    share = reduced / rho
-    return share * mean, share.sqrt() * std
-
-
-def reduce_jointly(
-    mean: Tensor, precision: Tensor, prior_std: Tensor, reduced_std: Tensor
-) -> JointReduction:
-    """ΔF and moments of q = N(mean, precision⁻¹) under independent priors N(0, θ²), (B5).
-
-    Args:
-        mean: (d,).
-        precision: (d, d).
-        prior_std: (d,), of the prior q was found under.
-        reduced_std: (d,), θ; 0 removes a weight.
-
-    Example:
-        >>> one = torch.ones(1)
-        >>> reduce_jointly(0 * one, 4 * torch.eye(1), one, 0 * one).evidence.item()  # log 2
-        0.6931471824645996
-    """
-    scaled = prior_std[:, None] * precision * prior_std  # P of ŵ = w / s
-    location = mean / prior_std
-    ratio = (reduced_std / prior_std).square()  # the diagonal of G
-    mixed = ratio[:, None] * scaled + torch.diag(1 - ratio)  # GP + I - G
-    sign, log_det = torch.linalg.slogdet(mixed)
-    if not bool(sign > 0):
-        raise ValueError(TOO_WIDE)
-    covariance = torch.linalg.solve(mixed, torch.diag(ratio)) * (ratio > 0)[:, None]
-    force = scaled @ location
-    reduced = covariance @ force
-    evidence = 0.5 * (torch.logdet(scaled) - log_det - location @ force + force @ reduced)
-    return JointReduction(
-        evidence, prior_std * reduced, prior_std[:, None] * covariance * prior_std
-    )
-
-
 def mask_free_energy(delta: Tensor, keep: Tensor, kept: Tensor, gone: Tensor) -> Tensor:
     """What the updates of `mask_log_odds` lower, in nats, (B6).
 
@@ -115,38 +51,6 @@ def mask_free_energy(delta: Tensor, keep: Tensor, kept: Tensor, gone: Tensor) ->
     log_beta = torch.lgamma(kept) + torch.lgamma(gone) - torch.lgamma(kept + gone)
     share = (kept - 1) * log_kept + (gone - 1) * log_gone - log_beta  # KL from the uniform
     return (neg_entropy - expected).sum() + share
-
-
-def log_regularised_scale(log_ratio: Tensor, log_slab_precision: Tensor) -> Tensor:
-    """Log γ, γ² = c²λ² / (c² + λ²) with log λ² = `log_ratio` and log c⁻², (H3).
-
-    Example:
-        >>> round(log_regularised_scale(torch.tensor(0.0), torch.tensor(0.0)).exp().item(), 4)
-        0.7071
-    """
-    return 0.5 * (log_ratio - softplus(log_ratio + log_slab_precision))
-
-
-def horseshoe_draws(
-    prior: Horseshoe, n: int, *, n_units: int, fan_in: int, generator: Generator
-) -> Tensor:
-    """Weights of n layers drawn from the prior, (n, n_units, fan_in)."""
-
-    def normals(*size: int) -> Tensor:
-        return torch.empty(size).normal_(generator=generator)
-
-    log_ratio = 2 * math.log(prior.std) + log_cauchy_square(normals(2, n, 1))
-    log_ratio = log_ratio + log_cauchy_square(normals(2, n, n_units))
-    uniform = torch.rand(n, 1, generator=generator).double()
-    # The Gamma sampler of torch takes no generator: invert its distribution function instead.
-    precision = torch.as_tensor(gammaincinv(prior.shape, uniform.numpy())) / prior.rate
-    log_gamma = log_regularised_scale(log_ratio, precision.to(log_ratio).log())
-    return log_gamma.exp()[..., None] * normals(n, n_units, fan_in)
-
-
-def log_cauchy_square(normals: Tensor) -> Tensor:
-    """log(a / b), a and b ~ Gamma(½, 1), from normals of shape (2, ...): z²/2 ~ Gamma(½, 1)."""
-    return 2 * (normals[0].abs().log() - normals[1].abs().log())
 
 
 def log_likelihood(problem: Problem, w: Tensor, batch: Batch) -> Tensor:

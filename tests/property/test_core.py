@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,16 +13,11 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import (
-    Normal,
     SpikeSlab,
     inclusion_logit,
-    mixture_numbers,
-    mixture_precision,
-    normal_kl,
     profiled_kl,
 )
 from bayesieve.core.problem import Problem
-from bayesieve.engines.sbnn import proximal_step
 from oracles import spike_slab_kl
 from problems import normal, seeded
 from zoo import built
@@ -47,28 +41,12 @@ def spike_slabs(draw):
     return SpikeSlab(math.exp(log_spike + draw(st.floats(0, 6))), math.exp(log_spike), draw(OPEN))
 
 
-@pytest.mark.slow
-@given(MEANS, LOG_STDS, st.floats(-7, 3))
-def test_the_normal_kl_is_not_negative(mean, log_std, log_prior):
-    assert normal_kl(mean, log_std, f64(math.exp(log_prior))) >= -1e-9
-
-
 @given(MEANS, LOG_STDS, PROBABILITIES, spike_slabs())
 def test_the_spike_slab_kl_is_not_negative_and_the_profiled_one_is_least(mean, log_std, p, prior):
     profiled = profiled_kl(mean, log_std, prior)
     other = spike_slab_kl(mean, log_std.exp(), p, prior)
     assert profiled >= -1e-9
     assert other >= profiled - 1e-9 * (1 + other.abs())
-
-
-@given(st.floats(-7, 3), st.floats(-5, 5), OPEN)
-def test_the_kl_vanishes_only_at_the_prior(log_std, mean, slab_prob):
-    std = math.exp(log_std)
-    prior = SpikeSlab(std, std, slab_prob)
-    assert profiled_kl(f64(0.0), f64(log_std), prior).abs() < 1e-9
-    assert (
-        profiled_kl(f64(mean), f64(log_std), prior) >= 0.5 * (mean / std) ** 2 * (1 - 1e-9) - 1e-9
-    )
 
 
 @given(MEANS, MEANS, LOG_STDS, spike_slabs())
@@ -78,20 +56,6 @@ def test_inclusion_rises_with_the_size_of_the_mean_and_with_the_std(a, b, log_st
     assert inclusion_logit(small, std, prior) <= inclusion_logit(large, std, prior)
     assert inclusion_logit(std, small, prior) <= inclusion_logit(std, large, prior)
     assert inclusion_logit(-a, std, prior) == inclusion_logit(a, std, prior)
-
-
-@given(MEANS, LOG_STDS, spike_slabs())
-def test_the_precision_lies_between_those_of_spike_and_slab(mean, log_std, prior):
-    kappa = mixture_precision(mean**2 + (2 * log_std).exp(), *mixture_numbers(prior, mean))
-    assert prior.slab_std**-2 * (1 - 1e-9) <= kappa <= prior.spike_std**-2 * (1 + 1e-9)
-
-
-@given(MEANS, LOG_STDS, st.floats(0, 1e5).map(f64), st.floats(1e-9, 1e3).map(f64))
-def test_a_proximal_step_shrinks_the_mean_and_keeps_the_std_positive(mean, log_std, kappa, length):
-    new_mean, new_std = proximal_step(mean, log_std.exp(), kappa, length)
-    assert new_mean.abs() <= mean.abs()
-    assert new_mean * mean >= 0
-    assert new_std > 0
 
 
 @settings(max_examples=30)
@@ -105,13 +69,6 @@ def test_there_are_one_or_three_stationary_stds_between_spike_and_slab(prior):
     assert 0 < prior.safe_init_std() <= prior.spike_std
     if len(roots) == 3:
         assert prior.safe_init_std() < roots[1]
-
-
-@given(spike_slabs(), st.floats(-20, 20))
-def test_the_mixture_density_lies_between_its_components(prior, w):
-    value = prior.log_prob(f64(w))
-    parts = [Normal(std).log_prob(f64(w)) for std in (prior.slab_std, prior.spike_std)]
-    assert min(parts) - 1e-9 <= value <= max(parts) + 1e-9
 
 
 LAYERS = st.sampled_from(["linear", "tanh", "norm", "batch_norm", "no_bias", "frozen"])

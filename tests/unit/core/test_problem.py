@@ -60,18 +60,6 @@ def test_value_and_gradient_equal_plain_autograd(case):
 
 
 @CASES
-def test_gradient_equals_finite_differences(case):
-    problem = case.problem()
-    w, batch = case.weights(problem), case.data()
-    grad = problem.value_and_grad(w, batch)[1].clone()
-    for index in torch.randint(problem.layout.size, (6,), generator=seeded(0)).tolist():
-        shift = torch.zeros_like(w)
-        shift[0, index] = 1e-5
-        up, down = (problem.value_and_grad(w + sign * shift, batch)[0] for sign in (1, -1))
-        torch.testing.assert_close((up - down)[0] / 2e-5, grad[0, index], rtol=1e-6, atol=1e-6)
-
-
-@CASES
 def test_each_row_of_a_population_equals_a_single_run(case):
     problem = case.problem()
     w, batch = case.weights(problem, k=3), case.data(5, seed=8)
@@ -155,19 +143,6 @@ def test_sums_are_scaled_to_the_full_data_set():
     torch.testing.assert_close(3 / 12 * pieces[0][1] + 9 / 12 * pieces[1][1], whole_grad)
 
 
-def test_the_gradient_of_a_learned_noise_level():
-    x, y = normal(9, 1, seed=0), normal(9, 1, seed=1)
-    problem = Problem(nn.Linear(1, 1).double(), Gaussian(0.5, learned=True), (x, y))
-    w = torch.tensor([[0.3, -0.2, -0.4]], dtype=F64)
-    value, grad = problem.value_and_grad(w, Batch(x, y))
-    residual, std = y - 0.3 * x + 0.2, torch.tensor(-0.4, dtype=F64).exp()
-    torch.testing.assert_close(
-        value[0], torch.distributions.Normal(0.0, std).log_prob(residual).sum()
-    )
-    torch.testing.assert_close(grad[0, 2], (residual.square() / std**2 - 1).sum())
-    torch.testing.assert_close(grad[0, 0], (residual * x).sum() / std**2)
-
-
 def test_layers_that_a_call_skips_get_gradient_zero():
     x = torch.ones(2, 2, dtype=F64)
     problem = Problem(Fork().double(), Gaussian(), (x, torch.ones(2, 1, dtype=F64)))
@@ -237,30 +212,6 @@ def test_gradients_flow_where_the_caller_has_switched_them_off():
     exact = problem.value_and_grad(w, batch)[1].clone()
     with torch.no_grad():
         assert torch.equal(problem.value_and_grad(w, batch)[1], exact)
-
-
-def test_float32_stays_float32():
-    problem = BY_NAME["mlp"].problem(dtype=torch.float32)
-    value, grad = problem.value_and_grad(
-        problem.initial[None], BY_NAME["mlp"].data(dtype=torch.float32)
-    )
-    assert value.dtype == grad.dtype == problem.initial.dtype == torch.float32
-
-
-@CASES
-def test_log_likelihood_is_that_of_the_module_in_eval_mode(case):
-    problem = case.problem(n=6)
-    w, batch = case.weights(problem, k=2), case.data(4, seed=8)
-    values = log_likelihood(problem, w, batch)
-    for row, value in zip(w, values, strict=True):
-        output = problem.network.outputs(row[None], batch.x, problem.network.buffers())[0]
-        extra = problem.network.split(row)[1]
-        if "log_noise_std" in extra:
-            noise = extra["log_noise_std"]
-        else:
-            noise = torch.tensor(getattr(case.likelihood, "noise_std", 1.0), dtype=F64).log()
-        exact = 6 / 4 * plain_log_lik(case.likelihood, output, batch.y, noise)
-        torch.testing.assert_close(value, exact)
 
 
 def test_starting_points_of_the_module():

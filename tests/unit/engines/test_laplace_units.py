@@ -12,7 +12,6 @@ from bayesieve.engines import laplace as laplace_module
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.evidence import prune_units_by_evidence
-from oracles import reduce_jointly
 from problems import conjugate, normal, seeded
 from zoo import BY_NAME, REPEATED, chain
 
@@ -40,9 +39,6 @@ def test_the_rest_follows_as_in_the_exact_posterior_of_the_smaller_model():
     exact_std = torch.linalg.inv(precision).diagonal().sqrt()
     torch.testing.assert_close(found.posterior.std[keep], exact_std)
     assert (found.posterior.mean[~keep] == 0).all()
-    prior_std = torch.full((5,), known.prior_std, dtype=torch.float64)
-    joint = reduce_jointly(known.mean, known.precision, prior_std, prior_std * keep)
-    torch.testing.assert_close(found.posterior.mean, joint.mean)
 
 
 def classifier(dtype=torch.float64):
