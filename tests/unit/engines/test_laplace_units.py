@@ -174,9 +174,9 @@ def test_reducing_reaches_the_zeros_and_leaves_what_was_removed():
 @pytest.mark.parametrize(
     ("case", "message"),
     [
-        (BY_NAME["attention"], "no Linear or plain Conv2d.* `sieve --curvature diagonal`"),
+        (BY_NAME["attention"], r"no Linear or plain Conv2d.* `sieve\(curvature=diagonal\)`"),
         (BY_NAME["conv1d"], "no Linear"),
-        (REPEATED, "2 times.* `sieve --curvature diagonal`"),
+        (REPEATED, r"2 times.* `sieve\(curvature=diagonal\)`"),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
