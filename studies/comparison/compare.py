@@ -75,8 +75,8 @@ def compare(asked: Compare) -> dict[str, Any]:
             return finish(joined, out, figures=asked.figures)
     zeros = fractions_of_zeros(asked)
     if zeros:
-        check_fraction("compare", open_ends=True, **{"--zeros": zeros})
-        check_positive("compare", **{"--finetune": asked.finetune})
+        check_fraction("compare", open_ends=True, zeros=zeros)
+        check_positive("compare", finetune=asked.finetune)
     chosen = asked.methods
     if isinstance(chosen, str):
         chosen = [name.strip() for name in chosen.split(",")]

@@ -212,17 +212,3 @@ def test_the_command_refuses_in_one_line(options, code, message):
     assert done.exit_code == code
     assert message in done.stderr
     assert done.stderr.splitlines()[-1].startswith("error: ")
-
-
-def test_the_study_is_a_command(tmp_path, monkeypatch):
-    seen = []
-
-    def fake(data, *, quick, out=None):
-        seen.append((quick, out))
-        return {"rows": []}
-
-    monkeypatch.setattr(scratch_mnist, "run_study", fake)
-    monkeypatch.setattr("bayesieve.data.load_data", lambda name: None)
-    assert call("study", "--quick", "--json").stdout.strip().startswith("{")
-    assert call("study", "--full", "--out", tmp_path / "x.json").exit_code == 0
-    assert seen == [(True, None), (False, tmp_path / "x.json")]
