@@ -70,7 +70,10 @@ def public_names(pages: list[Path]) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {room: [] for room in ROOMS}
     seen = set()
     for path in paths:
-        thing, room = _find(path), path.split(".")[1].replace("checks", "engines")  # AUTO
+        thing = _find(path)
+        if path.startswith("bayesieve.priors.") and thing is not None:  # from several files
+            path = f"{thing.__module__}.{thing.__name__}"
+        room = path.split(".")[1].replace("checks", "engines")  # AUTO
         if thing is None or id(thing) in seen or room not in ROOMS or room == "runs":
             continue
         seen.add(id(thing))
