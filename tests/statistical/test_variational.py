@@ -58,12 +58,6 @@ def test_minibatches_give_the_same_posterior(name):
     assert_posterior(state, known.mean, known.std, allowance=0.03)
 
 
-def test_one_weight_has_the_exact_posterior():
-    known = conjugate(n=20, d=1)
-    state = run(CONJUGATE["sbnn"], known.problem, 300, n_models=K, decay=True)
-    assert_posterior(state, known.mean, known.std)
-
-
 @pytest.mark.parametrize("name", ["flat_vi", "sbnn"])
 def test_the_elbo_stays_below_the_evidence_and_comes_close(name):
     known, engine = conjugate(), CONJUGATE[name]

@@ -71,14 +71,6 @@ def test_rhat_sees_a_drift_common_to_all_chains():
     assert (split_rhat(draws) > 1.3).all()
 
 
-def test_rhat_by_hand():
-    draws = torch.tensor([[0.0, 2.0, 1.0, 5.0], [1.0, 1.0, 4.0, 2.0]])[..., None]
-    halves = torch.tensor([[0.0, 2.0], [1.0, 5.0], [1.0, 1.0], [4.0, 2.0]])
-    within = halves.var(1).mean()
-    expected = ((within / 2 + halves.mean(1).var()) / within).sqrt()
-    assert split_rhat(draws).item() == pytest.approx(expected.item())
-
-
 def test_chains_that_agree_raise_no_warning():
     report = diagnose(chains_of(autoregressive(0.3, n=400)), EXAMPLES)
     assert report.problems == ()

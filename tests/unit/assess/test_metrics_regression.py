@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 from sklearn import metrics as sk
@@ -41,14 +39,6 @@ def test_errors_agree_with_sklearn(shape: tuple[int, ...]) -> None:
     assert rmse(mean, targets) == pytest.approx(expected, rel=1e-12)
     expected = sk.mean_absolute_error(targets.ravel(), mean.ravel())
     assert mae(mean, targets) == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("noise_std", [0.3, 2.0])
-def test_mixture_likelihood_agrees_with_scipy(noise_std: float) -> None:
-    draws, targets = _normal(2, 7, 30), _normal(3, 30)
-    slow = logsumexp(stats.norm.logpdf(targets, draws, noise_std), axis=0) - math.log(7)
-    density = log_likelihood_mixture(draws, noise_std, targets)
-    assert density == pytest.approx(slow.mean(), rel=1e-12)
 
 
 @pytest.mark.parametrize("layout", ["per output", "per draw", "per entry"])
@@ -86,22 +76,6 @@ def test_mixture_likelihood_far_from_the_target_is_finite() -> None:
     assert far == pytest.approx(-5000 - 0.5 * math.log(2 * math.pi))
 
 
-def test_moments_are_those_of_the_mixture() -> None:
-    draws = _normal(7, 4, 3)
-    noise = _normal(8, 4, 1).exp()
-    prediction = RealPrediction(draws, noise, Gaussian())
-    mean, aleatoric = prediction.mean, prediction.aleatoric_std
-    epistemic = prediction.epistemic_std
-    generator = np.random.default_rng(0)
-    picks = generator.integers(4, size=400_000)
-    samples = draws.numpy()[picks, 1] + noise.numpy()[picks, 0] * generator.normal(size=400_000)
-    tolerance = 4 * samples.std() / math.sqrt(400_000)
-    assert float(mean[1]) == pytest.approx(samples.mean(), abs=tolerance)
-    variance = float(aleatoric[1] ** 2 + epistemic[1] ** 2)
-    spread = 4 * ((samples - samples.mean()) ** 2).std() / math.sqrt(400_000)
-    assert variance == pytest.approx(samples.var(), abs=spread)
-
-
 @pytest.mark.parametrize("level", [0.1, 0.5, 0.9, 0.99])
 def test_interval_agrees_with_scipy(level: float) -> None:
     mean, std = _normal(9, 6), _normal(10, 6).exp()
@@ -109,16 +83,6 @@ def test_interval_agrees_with_scipy(level: float) -> None:
     expected = stats.norm.interval(level, mean.numpy(), std.numpy())
     assert np.allclose(lower, expected[0], rtol=1e-9)
     assert np.allclose(upper, expected[1], rtol=1e-9)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.floats(0.05, 0.95))
-def test_coverage_of_the_normal_quantiles_is_the_level(level: float) -> None:
-    n = 2000
-    targets = torch.from_numpy(stats.norm.ppf((np.arange(n) + 0.5) / n))
-    ends = interval(torch.zeros(n), torch.ones(n), level)
-    coverage = interval_coverage(*ends, targets)
-    assert coverage == pytest.approx(level, abs=1.5 / n)
 
 
 def test_wrong_shapes_and_numbers_raise() -> None:

@@ -57,21 +57,6 @@ def test_samples_average_probabilities_not_logits():
     assert prediction.sample_log_probs.shape == (6, 7, 4)
 
 
-def test_entropy_is_the_sum_of_its_parts():
-    posterior = factorised()
-    whole = Samples(posterior.network, posterior.draw(9, seeded(0)))
-    sampled, prediction = (predict(q, X, n_samples=9) for q in (posterior, whole))
-    torch.testing.assert_close(sampled.entropy, sampled.aleatoric + sampled.epistemic)
-    probs = prediction.sample_log_probs.double().exp()
-    mean = probs.mean(0)
-    total = -(mean * mean.log()).sum(-1)
-    noise = -(probs * probs.log()).sum(-1).mean(0)
-    torch.testing.assert_close(prediction.entropy, total, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(prediction.aleatoric, noise, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(prediction.epistemic, total - noise, rtol=1e-6, atol=1e-9)
-    assert (prediction.epistemic > 0).all()
-
-
 @pytest.mark.parametrize("n_samples", [0, 1, 5])
 def test_a_point_estimate_has_no_epistemic_uncertainty(n_samples):
     posterior = fit_toy(toy(), MAP(lr=0.05)).posterior
@@ -143,14 +128,6 @@ def test_learned_noise_is_read_from_the_weights():
     two[1, -1] = math.log(0.4)  # draws may differ in noise: variances are averaged
     both = predict(Samples(base.network, two), X, n_samples=2)
     assert both.aleatoric_std[0, 0].item() == pytest.approx(math.sqrt((0.09 + 0.16) / 2))
-
-
-def test_intervals_are_normal_quantiles():
-    prediction = predict(factorised(Gaussian(0.5), 1), X, n_samples=5)
-    low, high = prediction.interval(0.9)
-    width = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(0.95, dtype=torch.float64))
-    torch.testing.assert_close(high - prediction.mean, width * prediction.std)
-    torch.testing.assert_close(prediction.mean - low, width * prediction.std)
 
 
 def test_a_bernoulli_has_two_classes():

@@ -187,17 +187,6 @@ def test_a_step_has_the_length_of_the_rate_in_units_of_the_prior():
 
 
 @pytest.mark.slow
-def test_without_data_the_posterior_is_the_prior():
-    problem = no_data()
-    engine = BMR(LayerScaled(last_std=0.3), lr=0.05, reduction=Reduction(kl=1.0))
-    state = run(engine, problem, 500, decay=True, n_models=2)
-    hidden = state.mean / widths(state)
-    torch.testing.assert_close(hidden, torch.zeros_like(hidden), rtol=0, atol=0.03)
-    sigma = state.log_std.exp() / widths(state)
-    torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.05)
-
-
-@pytest.mark.slow
 def test_masks_shrink_and_never_come_back():
     known = known_support()
     engine = BMR(LayerScaled(last_std=1.0), EAGER, lr=0.05)

@@ -67,20 +67,6 @@ def test_special_layers_have_fewer_scales():
     torch.testing.assert_close(scale[5:].square(), (layer_a - layer_b).exp()[0, 2].expand(2))
 
 
-@pytest.mark.parametrize("std", [0.1, 0.7])
-@pytest.mark.parametrize("power", [1.0, 2.0])
-def test_the_quadrature_agrees_with_monte_carlo(std, power):
-    scales = scales_of(deep())
-    mean, n = normal(1, scales.size, seed=0), 200_000
-    spread = torch.full_like(mean, std)
-    log_std = torch.tensor(0.3, dtype=torch.float64).log()
-    exact = scales.log_expected_power(mean, spread, log_std, power).exp()[0]
-    logs = mean + spread * normal(n, scales.size, seed=1)
-    draws = (power * scales.log_scale(logs, log_std)).exp()
-    error = draws.std(0) / math.sqrt(n)
-    assert ((draws.mean(0) - exact).abs() < 4.5 * error).all()
-
-
 def objective(problem, state, leaves, noise, scale_noise):
     """-ELBO / N at one draw, as one differentiable expression in ŵ and γ."""
     mean, log_std, scale_mean, scale_log_std = leaves

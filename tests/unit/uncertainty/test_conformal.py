@@ -67,42 +67,6 @@ def test_the_interval_of_folds_is_the_hull_of_the_set(alpha):
         assert stranger[beyond] >= (1 - alpha) * 26 - 1e-9
 
 
-def folds_of_least_squares(n, p, sets, df, seed):
-    """Coverage of CV+ intervals around least squares: n rows, p columns, t noise, 5 folds."""
-    g = seeded(seed)
-    draw = lambda *shape: torch.randn(*shape, generator=g, dtype=torch.float64)  # noqa: E731
-
-    def noise(k):
-        chi = 2 * torch._standard_gamma(torch.full((k,), df / 2, dtype=torch.float64), g)
-        return draw(k) * (df / chi).sqrt()
-
-    hits = 0.0
-    for _ in range(sets):
-        x, new = draw(n, p), draw(50, p)
-        y, target = x[:, 0] + noise(n), new[:, 0] + noise(50)
-        means, scores = [], []
-        for k in range(5):
-            left = torch.arange(n) % 5 != k
-            w = torch.linalg.lstsq(x[left], y[left, None]).solution[:, 0]
-            means.append(new @ w)
-            scores.append((y[~left] - x[~left] @ w).abs())
-        mean = torch.stack(means)
-        low, high = conformal_interval(mean, torch.ones_like(mean), scores, 0.1)
-        hits += ((low <= target) & (target <= high)).double().mean().item()
-    return hits / sets
-
-
-@pytest.mark.parametrize(("n", "df"), [(40, 1e6), (100, 1e6), (100, 3.0)])
-def test_folds_cover_near_the_level(n, df):
-    """300 sets of 50 rows: the standard error is below .005."""
-    assert 0.88 <= folds_of_least_squares(n, 4, 300, df, seed=n) <= 0.93
-
-
-def test_an_unstable_fit_stays_above_the_proved_bound():
-    """15 columns in 16 rows: 1 - 2 α - min(...) is .54; unstable fits cover more, not less."""
-    assert folds_of_least_squares(20, 15, 200, 1e6, seed=0) > 0.9
-
-
 def test_sets_of_labels_are_those_less_strange_than_the_bound():
     scores = [torch.tensor([0.2, 0.5]), torch.tensor([0.1, 0.6])]
     probs = torch.tensor([[[0.9, 0.45, 0.1]], [[0.95, 0.3, 0.2]]])
