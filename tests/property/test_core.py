@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 from bayesieve.core.batch import Batch
-from bayesieve.core.layout import Role, layout_of
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
@@ -93,20 +92,6 @@ def architectures(draw):
     return built(
         lambda: nn.Sequential(*layers, nn.Linear(width, 1)).double(), draw(st.integers(0, 100))
     )
-
-
-@given(architectures())
-def test_any_architecture_survives_flattening(model):
-    layout = layout_of(model)
-    w = layout.flatten(model)
-    assert torch.equal(layout.flatten(layout.unflatten(w)), w)
-    assert list(layout.roles) == sorted(layout.roles)
-    ends = [layout.slices[name] for name in layout.names]
-    assert [part.start for part in ends] == [0, *(part.stop for part in ends[:-1])]
-    assert ends[-1].stop == layout.size
-    counts = [sum(s for s, r in zip(layout.sizes, layout.roles, strict=True) if r == role)
-              for role in Role]  # fmt: skip
-    assert (layout.n_sparse, layout.n_bayesian) == (counts[0], counts[0] + counts[1])
 
 
 @settings(max_examples=25)

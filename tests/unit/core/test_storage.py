@@ -1,7 +1,6 @@
 import json
 import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -291,11 +290,3 @@ def test_a_learned_noise_level_is_part_of_the_layout(tmp_path):
     assert load_posterior(path, learned).mean.shape == (10,)
     with pytest.raises(ValueError, match="expected 2 tensors, found 3"):
         load_posterior(path, Network.of(nn.Linear(2, 3), Gaussian()))
-
-
-def test_the_loaded_posterior_works(tmp_path):
-    network = network_of()
-    q = load_posterior(save(posterior_on(network), tmp_path / "q"), network)
-    draws = q.draw(2, torch.Generator().manual_seed(0))
-    assert network.outputs(draws, torch.ones(3, 2), q.buffers).shape == (2, 3, 1)
-    assert replace(q, prior=Normal(1.0)).prior == Normal(1.0)

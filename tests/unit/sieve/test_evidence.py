@@ -24,7 +24,7 @@ from bayesieve.sieve.evidence import (
     weight_evidence,
 )
 from bayesieve.sieve.rules import keep_zeros
-from problems import known_support, normal32, run
+from problems import known_support, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:prune_by_evidence")
 N_WEIGHTS = 20  # of the network below; then 4 + 2 biases
@@ -83,15 +83,6 @@ def test_what_is_not_supported_goes(rule):
     inclusion = sparse.posterior.inclusion
     assert (inclusion[:3] > 0.9).all()
     assert (inclusion[~sparse.keep] == 0).all()
-
-
-def test_masked_weights_give_the_output_of_the_dense_network_with_zeros():
-    posterior = posterior_of(n_supported=15)
-    sparse = prune_by_evidence(posterior)
-    x = normal32(7, 3, seed=0)
-    buffers = posterior.network.buffers()
-    dense = posterior.network.outputs((posterior.mean * sparse.keep)[None], x, buffers)[0]
-    assert torch.equal(sparse.to_module()(x), dense)
 
 
 def test_a_layer_of_junk_goes_and_a_strong_one_stays():

@@ -2,9 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.core.posterior import Samples
 from bayesieve.sieve.prune import kept_per_layer, prune, reestimate_batchnorm, sparsity_curve
-from bayesieve.sieve.rules import keep_probable, keep_zeros
+from bayesieve.sieve.rules import keep_zeros
 
 
 @pytest.fixture
@@ -61,21 +60,6 @@ def test_layer_counts_add_up(sparse):
     assert [row.name for row in counts] == list(sparse.layout.names)
     assert sum(row.kept for row in counts) == int(sparse.keep.sum())
     assert sum(row.total for row in counts) == 116
-
-
-def test_the_plain_module_computes_the_masked_mean(sparse):
-    x = torch.randn(4, 5)
-    expected = sparse.network.outputs(sparse.posterior.mean[None], x, {})[0]
-    module = sparse.to_module()
-    assert torch.equal(module(x), expected)
-    assert not module.training
-
-
-def test_samples_are_pruned_too(network_of, mlp):
-    network = network_of(mlp)
-    draws = torch.randn(5, 116, generator=torch.Generator().manual_seed(0))
-    sparse = prune(Samples(network, draws, draws.mean(0)), keep_probable(0.5))
-    assert not sparse.posterior.draws[:, ~sparse.keep].any()
 
 
 @pytest.fixture

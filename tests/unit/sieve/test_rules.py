@@ -17,30 +17,6 @@ def masks(posterior, keep):
     return dict(posterior.layout.pieces(keep))
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.237, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("scope", ["global", "layer"])
-def test_fraction_counts_all_parameters(random_posterior, mlp, fraction, scope):
-    posterior = random_posterior(mlp)
-    keep = keep_zeros(1 - fraction, scope=scope)(posterior)
-    target = round(fraction * 116)
-    assert target - 1 <= int(keep.sum()) <= target  # one less where a bias does not fit any more
-    assert torch.equal(keep, units_of(posterior.network).clean(keep))
-
-
-def test_the_kept_weights_are_the_best_of_the_live_units(random_posterior, mlp):
-    posterior = random_posterior(mlp)
-    keep = keep_zeros(0.5, score="magnitude")(posterior)
-    size, keep = masks(posterior, posterior.mean.abs()), masks(posterior, keep)
-    names = ("0.weight", "2.weight", "4.weight")
-    worst_kept = min(size[name][keep[name]].min() for name in names)
-    for name, reader in (("0.weight", "2.weight"), ("2.weight", "4.weight")):
-        alive = keep[reader].any(0)
-        assert 0 < alive.sum() < len(alive) or name == "0.weight"
-        assert size[name][alive][~keep[name][alive]].max() < worst_kept
-        assert not keep[name][~alive].any()
-    assert size["4.weight"][~keep["4.weight"]].max() < worst_kept
-
-
 def test_layer_scope_leaves_equal_fractions(random_posterior):
     model = nn.Sequential(nn.Linear(50, 40), nn.LayerNorm(40), nn.Linear(40, 30))  # no links
     posterior = random_posterior(model)
@@ -50,16 +26,6 @@ def test_layer_scope_leaves_equal_fractions(random_posterior):
     assert shares[0] == pytest.approx(shares[1], abs=1e-3)
     parts = masks(posterior, keep_zeros(0.6, score="magnitude")(posterior))
     assert parts["2.weight"].sum() == 1  # the protected one
-
-
-def test_ties_go_to_the_larger_mean_then_the_lower_index(network_of):
-    network = network_of(nn.Linear(6, 1, bias=False))
-    mean = torch.tensor([1.0, -3.0, 2.0, 3.0, -2.0, 1.0])
-    posterior = Factorised(network, mean, torch.ones(6), logit_inclusion=torch.full((6,), 50.0))
-    rule = [keep_zeros(1 - n / 6, score="inclusion") for n in range(1, 6)]
-    gained = torch.stack([r(posterior) for r in rule]).int().argmax(0).tolist()
-    order = sorted(range(5), key=lambda i: (gained[i], i))
-    assert order == [1, 3, 2, 4, 0]
 
 
 def test_small_fractions_name_what_can_be_reached(random_posterior, mlp):

@@ -36,21 +36,6 @@ def changing(random_posterior, mlp):
     return [first, *(type(first)(first.network, q.mean, q.std) for q in others)]
 
 
-def test_hard_masks_only_shrink_and_reach_the_end(changing):
-    masks = run(GradualPruning(zeros=0.8, start=0.15, end=0.65), changing)
-    assert all(not (b & ~a).any() for a, b in pairwise(masks))
-    assert 22 <= int(masks[-1].sum()) <= 23  # round(0.2 * 116)
-    assert torch.equal(masks[-1], masks[-2])  # nothing changes after the end
-
-
-def test_soft_masks_may_grow_until_the_end(changing):
-    masks = run(GradualPruning(zeros=0.8, start=0.15, end=0.65, soft=True), changing)
-    came_back = [bool((b & ~a).any()) for a, b in pairwise(masks)]
-    assert any(came_back[:4])
-    assert not any(came_back[5:])
-    assert 22 <= int(masks[-1].sum()) <= 23
-
-
 def test_zero_weights_before_the_first_mask_are_not_taken_for_pruned(network_of):
     posterior = Samples(network_of(nn.Linear(4, 1)), torch.tensor([[0.0, 1.0, 2.0, 0.0, 0.0]]))
     keep = GradualPruning(zeros=0.5, score="magnitude").keep(posterior, 0.126, None)
