@@ -283,9 +283,10 @@ DANGEROUS = {
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "subprocess", "runpy"}
 ALLOWED = {
     "__init__.py": {"import_module": "names of our own modules, in a table"},
+    "cli/signatures.py": {"eval": "annotations in the source of the package, as an import would"},
     "deliver/huggingface.py": {"import_module": "transformers, by name"},
     "deliver/onnx.py": {"import_module": "onnx and onnxruntime, by name"},
-    "core/native.py": {
+    "fast/native.py": {
         "CDLL": "C of the package, compiled into a folder that only the user can write",
         "subprocess": "the system's C compiler, on C of the package",
     },
@@ -293,7 +294,6 @@ ALLOWED = {
     "files.py": {"CDLL": "the C library of this process, for renameat2"},
     "nets/importing.py": {"import_module": "the factory; `runs.consent` asks before"},
     "runs/__init__.py": {"import_module": "names of our own modules, in a table"},
-    "runs/arguments.py": {"import_module": "our own modules, by a constant of each command"},
 }
 
 
