@@ -237,8 +237,3 @@ def test_a_folder_with_checkpoints_is_not_overwritten(tmp_path):
         fit_toy(toy(), MAP_, epochs=1, folder=tmp_path)
     again = fit_toy(toy(), MAP_, folder=tmp_path, resume=True)
     assert without_clock(again.history) == without_clock(first.history)
-
-
-def test_nothing_to_resume_raises(tmp_path):
-    with pytest.raises(ValueError, match="resume: no checkpoint in"):
-        fit_toy(toy(), MAP_, folder=tmp_path, resume=True)
