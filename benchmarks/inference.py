@@ -43,9 +43,10 @@ from torch import Generator, Tensor, nn
 from torch.nn.utils import prune as torch_prune
 
 from bayesieve.assess.costs import ratio
+from bayesieve.assess.predict import as_point
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Samples, SparseModel, as_point
+from bayesieve.core.posterior import Samples, SparseModel
 from bayesieve.core.priors import SpikeSlab
 from bayesieve.core.problem import Problem
 from bayesieve.data import load_data

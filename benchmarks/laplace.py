@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from bayesieve.assess.memory import forget_peak, peak_resident_bytes
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.files import write_atomically
 from bayesieve.nets import mlp
@@ -77,7 +78,7 @@ def measure(width: int, layers: int) -> dict[str, Any]:
     x = torch.randint(SYMBOLS, (SEQUENCES, POSITIONS))
     model = transformer(width, layers)
     problem = Problem(model, Categorical(), (x, x))
-    laplace(problem.with_data((x[:1], x[:1])))  # loads all libraries
+    laplace(with_data(problem, (x[:1], x[:1])))  # loads all libraries
     began = time.perf_counter()
     single_gradients(model, x)
     plain = time.perf_counter() - began

@@ -31,9 +31,8 @@ from torch import Tensor, nn
 from bayesieve import runs
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import forget_peak, peak_resident_bytes
-from bayesieve.assess.predict import FEWEST_DRAWS
+from bayesieve.assess.predict import FEWEST_DRAWS, draws_of
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.data import images
 from bayesieve.engines.recipes import ENGINES, RunSize, build

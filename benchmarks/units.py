@@ -28,9 +28,9 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.assess.costs import count_macs
+from bayesieve.assess.predict import as_point
 from bayesieve.core.inputs import Input, as_inputs, call, logits_of
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import as_point
 from bayesieve.files import write_atomically
 from bayesieve.graph.costs import interleaved
 from bayesieve.sieve.compact import compact, report_of

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bayesieve import MAP, SBNN, FlatVI, Problem, Schedule, likelihoods, load_data, priors
-from bayesieve.core.posterior import as_point
+from bayesieve.assess.predict import as_point
 from bayesieve.data.examples import Examples
 from bayesieve.data.files import data_root
 from bayesieve.data.preprocessing import PixelScale

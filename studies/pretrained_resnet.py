@@ -61,6 +61,7 @@ from bayesieve.contrib.distill import soften
 from bayesieve.core.execution import Precision
 from bayesieve.core.inputs import one_input
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
+from bayesieve.core.reading import with_data
 from bayesieve.core.storage import file_bytes, read_tensors
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
@@ -300,10 +301,11 @@ def in_views(problem: Problem, n_views: int, seed: int) -> Problem:
         12
     """
     generator = torch.Generator(problem.device).manual_seed(seed)
-    assert problem.augment is not None
+    assert problem.data.augment is not None
     still = one_input("in_views", problem.x)
-    x = torch.cat([problem.augment(still, generator) for _ in range(n_views)])
-    return problem.with_augment(None).with_data((x, problem.y.repeat(n_views)))
+    x = torch.cat([problem.data.augment(still, generator) for _ in range(n_views)])
+    data = replace(problem.data, augment=None)
+    return with_data(with_data(problem, data), (x, problem.y.repeat(n_views)))
 
 
 def softened(problem: Problem, setting: Setting) -> Problem:

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from bayesieve.assess.predict import as_point
 from bayesieve.core.batch import Batch
 from bayesieve.core.inputs import as_inputs, call
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import SparseModel, as_point
+from bayesieve.core.posterior import SparseModel
 from bayesieve.core.problem import Problem
 from bayesieve.deliver.bundle import load, save
 from bayesieve.deliver.onnx import export_onnx

@@ -18,6 +18,7 @@ from torch.utils.data import TensorDataset
 
 from bayesieve.core.noise import WeightNoise
 from bayesieve.core.priors import Normal
+from bayesieve.core.reading import with_data
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
@@ -72,7 +73,7 @@ def short_fit(engine, problem=None, **options):
 def streamed():
     """The same examples, read batch by batch."""
     problem = problem_of(SBNN())
-    return problem.with_data(TensorDataset(problem.x, problem.y))
+    return with_data(problem, TensorDataset(problem.x, problem.y))
 
 
 def clipped():
@@ -103,7 +104,7 @@ def gradients(engine, *, step=0, n_draws=1, n_data=N_DATA):
     index, rows = torch.arange(n_data), []
     for t in range(step, step + n_draws):
         ranks.begin(0, t)
-        batch = problem.batch(ranks.part(index))._replace(n_shared=n_data)
+        batch = problem.data.batch(ranks.part(index))._replace(n_shared=n_data)
         found, n = WeightNoise().gradients(problem, state, batch).flatten(), state.log_std.shape[1]
         spread = found.for_log_std(state.mean[:, :n], None, slice(0, n))
         rows.append(torch.cat([found.grad[0, :n], spread[0]]))
@@ -139,7 +140,7 @@ def main(folder: Path) -> None:
         callbacks=[lambda progress: calls.append(progress.epoch) or progress.epoch == 2],
     )  # fmt: skip
     found["calls"], found["rows"] = calls, [row["val_nll"] for row in run.history]
-    other = problem.with_data((problem.x + rank_of_process(), problem.y))
+    other = with_data(problem, (problem.x + rank_of_process(), problem.y))
     try:
         short_fit(MAP(), other)
     except ValueError as error:

@@ -11,6 +11,7 @@ from torch import nn
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.core.state import snapshot
 from bayesieve.training import loop
 from bayesieve.training.launch import fit
@@ -49,7 +50,7 @@ def fit_toy(problem, engine, *, epochs=4, batch_size=BATCH, n_models=None, **opt
 
 def by_hand(problem, engine, *, epochs=4, batch_size=BATCH, seed=0, n_models=1, dials=None):
     """The state after a loop that knows nothing of `fit` but its rule for the order of examples."""
-    problem = problem.with_data((problem.x, problem.y))  # fresh module buffers
+    problem = with_data(problem, (problem.x, problem.y))  # fresh module buffers
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         state, order, step = engine.init(problem, seeded(seed), n_models), seeded(seed + 1), 0

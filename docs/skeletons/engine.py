@@ -79,7 +79,7 @@ class Langevin:
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> LangevinState:
         """Start at the initial weights."""
         problem.layout.check_bayesian("Langevin")
-        w = problem.starting_points(n_models, generator, self.start)
+        w = starting_points(problem, n_models, generator, self.start)
         return LangevinState(
             w=w,
             step_size=per_model(self.step_size, w),

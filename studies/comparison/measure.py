@@ -17,11 +17,11 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.predict import ClassPrediction, predict
+from bayesieve.assess.predict import ClassPrediction, draws_of, predict
 from bayesieve.core.batch import ExamplesLike
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import Posterior, Samples, SparseModel, draws_of
-from bayesieve.core.problem import Problem
+from bayesieve.core.posterior import Posterior, Samples, SparseModel
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.state import named_tensors
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.errors import UnsupportedModelError
@@ -83,7 +83,7 @@ def measure(
             problem.likelihood,
             data,
             precision=problem.execution.formats.network,
-            augment=problem.augment,
+            augment=problem.data.augment,
         ).to(problem.device)
     learned, costs = learn(method, problem, asked)
     pruned = sieved(method, problem, learned, asked, plain)
@@ -185,7 +185,7 @@ def learn(
     starts = None
     if at_once < n_models:  # separate runs would all begin at the module's weights
         generator = Generator(problem.device).manual_seed(asked.seed)
-        starts = problem.starting_points(n_models, generator, "module")
+        starts = starting_points(problem, n_models, generator, "module")
     posteriors, state_bytes = [], 0
     for first in range(0, n_models, at_once):
         begun = problem

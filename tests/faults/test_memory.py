@@ -108,7 +108,7 @@ def test_the_state_and_the_step_of_every_engine_are_counted_as_they_are(name):
     need = memory_need(problem, engine, batch_size=20)
     with LiveBytes([problem.x, problem.y, problem.initial]) as live:
         state = engine.init(problem, torch.Generator().manual_seed(0), 1)
-        batch = problem.batch(torch.arange(20))
+        batch = problem.data.batch(torch.arange(20))
         for _ in range(2):
             engine.step(problem, state, batch)
     counted = need.state + need.gradients + need.activations

@@ -8,6 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from bayesieve.core.reading import with_data
 from bayesieve.engines.map import MAP
 from bayesieve.errors import DamagedFileError, DataError
 from bayesieve.training import checkpoint
@@ -151,11 +152,11 @@ def test_targets_and_inputs_that_change_are_told_apart(tmp_path):
     y = problem.y.clone()
     y[3] = (y[3] + 1) % 3
     with pytest.raises(DataError, match="targets differ among examples 2 to 3") as caught:
-        resumed(tmp_path, problem.with_data((problem.x, y)))
+        resumed(tmp_path, with_data(problem, (problem.x, y)))
     assert "inputs" not in str(caught.value)
     with pytest.raises(DataError, match="inputs differ everywhere"):
-        resumed(tmp_path, problem.with_data((problem.x.flip(0), problem.y)))
-    resumed(tmp_path, problem.with_data((problem.x, y)), resume=OTHER_DATA)
+        resumed(tmp_path, with_data(problem, (problem.x.flip(0), problem.y)))
+    resumed(tmp_path, with_data(problem, (problem.x, y)), resume=OTHER_DATA)
 
 
 def test_a_last_digit_is_no_difference():

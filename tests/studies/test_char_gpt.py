@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
+from bayesieve.assess.predict import as_point
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import as_point
 from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.errors import DataError
 from bayesieve.nets import gpt

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import bayesieve as bs
+from bayesieve.assess.predict import as_point
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.posterior import as_point
 from bayesieve.deliver.huggingface import narrowed
 from bayesieve.errors import DamagedFileError
 from bayesieve.sieve.prune import prune

@@ -20,11 +20,19 @@ from bayesieve.checks import check_fraction, check_not_negative, check_positive
 from bayesieve.core.batch import first_not_finite
 from bayesieve.core.inputs import Input, as_inputs, one_input, shown, tensors_of
 from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
+from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.likelihoods import Prediction as Prediction
 from bayesieve.core.likelihoods import RealPrediction as RealPrediction
 from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.network import Buffers, Network, materialise
-from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
+from bayesieve.core.posterior import (
+    Factorised,
+    Model,
+    Posterior,
+    Samples,
+    SparseModel,
+    posterior_of,
+)
 from bayesieve.core.random import generator_on
 from bayesieve.data.streams import Stream, stream_of
 from bayesieve.fast.evaluator import Evaluator, evaluator
@@ -353,3 +361,33 @@ def drawn_modules(posterior: Posterior, n: int, seed: int) -> tuple[Tensor, list
     draws = list(single_draws(posterior, n, seed))
     modules = [materialise(posterior.network, *draw) for draw in draws]
     return torch.stack([row for row, _ in draws]), modules
+
+
+def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
+    """A module as a posterior of one draw, for everything that works on posteriors.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> as_point(nn.Linear(2, 1), Gaussian()).draws.shape
+        torch.Size([1, 3])
+    """
+    network = Network.of(module, likelihood)
+    return Samples(network, network.weights_of(module)[None], None, network.buffers())
+
+
+def has_spread(model: Model) -> bool:
+    """Return whether draws differ from the mean.
+
+    Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
+        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
+        >>> point, three = Samples(network, torch.zeros(1, 3)), Samples(network, torch.eye(3))
+        >>> has_spread(point), has_spread(three)
+        (False, True)
+    """
+    return posterior_of(model).n_kept != 1
+
+
+def draws_of(model: Model, n: int) -> int:
+    """Count the draws to average: all of a chain, n of a variational posterior, 0 of a point."""
+    return (posterior_of(model).n_kept or n) if has_spread(model) else 0

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.posterior import Posterior
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 
 
 def soften(
@@ -41,4 +42,4 @@ def soften(
         each.append(F.softmax(torch.cat(parts) / temperature, -1))
     probs = torch.stack(each).mean(0)
     hard = F.one_hot(problem.y.long(), probs.shape[-1]).to(probs)
-    return problem.with_data((problem.x, (1 - weight) * hard + weight * probs))
+    return with_data(problem, (problem.x, (1 - weight) * hard + weight * probs))

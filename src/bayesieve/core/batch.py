@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -10,8 +10,10 @@ from torch import Generator, Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from bayesieve.core.inputs import Input, as_inputs, mapped, tensors_of
+from bayesieve.errors import UnsupportedModelError
 
 Metrics = dict[str, Tensor]
+_SAMPLE = 64  # examples of the data that checks and recipes look at
 _LOOKED_AT = 1 << 18  # numbers at a time
 
 
@@ -258,3 +260,84 @@ class Rows:
         low, high = int(self.index.min()), int(self.index.max())
         if low < 0 or high >= n_data:
             raise ValueError(f"Rows: rows must lie in 0..{n_data - 1}, got {low}..{high}.")
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingData:
+    """The examples that a problem learns from, in memory or read batch by batch.
+
+    Args:
+        sample: the first of them, for checks and recipes.
+        whole: inputs (N, ...) and targets (N, ...); None for a stream.
+        stream: reads batches; None in memory.
+        weight: (N,), what each example counts; None counts all once.
+        rows: the rows of each model of a population; None gives all to all.
+        augment: random changes of the images of each training batch.
+    """
+
+    sample: Batch
+    whole: tuple[Input, Tensor] | None
+    stream: StreamLike | None = None
+    weight: Tensor | None = None
+    rows: Rows | None = None
+    augment: Augment | None = None
+
+    @classmethod
+    def of(cls, data: Data | Streamed, n_data: int | None, **others: Any) -> "TrainingData":
+        """Read what `Problem` accepts as data."""
+        stream = None if isinstance(data, ExamplesLike) else stream_of(data, n_data)
+        if stream is not None:
+            return cls(Batch(*pair_of("Problem", stream.first(_SAMPLE))), None, stream, **others)
+        if n_data is not None:
+            raise ValueError("Problem: n_data is for streams; tensors have their length.")
+        x, y = pair_of("Problem", data)  # type: ignore[arg-type]
+        return cls(Batch(x[:_SAMPLE], y[:_SAMPLE]), (x, y), **others)
+
+    @property
+    def x(self) -> Any:
+        """All inputs; raises for a stream."""
+        return self._tensor("x", 0)
+
+    @property
+    def y(self) -> Tensor:
+        """All targets; raises for a stream."""
+        return self._tensor("y", 1)
+
+    def _tensor(self, name: str, place: int) -> Any:
+        if self.whole is None:
+            raise UnsupportedModelError(
+                f"Problem: the data are a stream, so there is no tensor {name} of all of them, "
+                "which is needed here. Read them into memory with bayesieve.data.gather."
+            )
+        return self.whole[place]
+
+    @property
+    def n(self) -> int:
+        """N, the number of training examples (of one model, if each has its rows)."""
+        if self.stream is not None:
+            return self.stream.n_data
+        return len(self.x) if self.rows is None else self.rows.n
+
+    @property
+    def weighted(self) -> bool:
+        """Return whether examples count differently."""
+        return self.weight is not None or (self.rows is not None and self.rows.weight is not None)
+
+    def batch(self, position: Tensor) -> Batch:
+        """Return the examples at places (n,), or among the rows of each model, (k, n)."""
+        rows, weight = self.rows, None
+        index = position if rows is None else rows.index.gather(1, position)
+        if self.weight is not None:
+            weight = self.weight[index]
+        if rows is not None and rows.weight is not None:
+            of_row = rows.weight.gather(1, position)
+            weight = of_row if weight is None else of_row * weight
+        return Batch(self.x[index], self.y[index], rows is not None, weight)
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> "TrainingData":
+        """Return the same on another device; `dtype` is of the weights of rows."""
+        sample, whole = Batch(self.sample.x.to(device), self.sample.y.to(device)), self.whole
+        weight = None if self.weight is None else self.weight.to(device)
+        rows = None if self.rows is None else self.rows.to(device, dtype)
+        whole = None if whole is None else (whole[0].to(device), whole[1].to(device))
+        return replace(self, sample=sample, whole=whole, weight=weight, rows=rows)

@@ -9,7 +9,6 @@ import torch
 from torch import Generator, Tensor, nn
 
 from bayesieve.core.layout import Layout
-from bayesieve.core.likelihoods.base import Likelihood
 from bayesieve.core.network import Network, materialise
 from bayesieve.core.priors import Prior
 from bayesieve.core.random import gaussian_draws
@@ -218,18 +217,6 @@ class Samples(Posterior):
         return replace(self, draws=self.draws[rows], draw_buffers=buffers)
 
 
-def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:
-    """A module as a posterior of one draw, for everything that works on posteriors.
-
-    Example:
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> as_point(nn.Linear(2, 1), Gaussian()).draws.shape
-        torch.Size([1, 3])
-    """
-    network = Network.of(module, likelihood)
-    return Samples(network, network.weights_of(module)[None], None, network.buffers())
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class SparseModel:
     """A posterior and what is kept of it.
@@ -305,24 +292,6 @@ def posterior_of(model: Model) -> Posterior:
             "take run.posterior or run.sparse()."
         )
     return model
-
-
-def has_spread(model: Model) -> bool:
-    """Return whether draws differ from the mean.
-
-    Example:
-        >>> from bayesieve.core.likelihoods import Gaussian
-        >>> network = Network.of(nn.Linear(2, 1), Gaussian())
-        >>> point, three = Samples(network, torch.zeros(1, 3)), Samples(network, torch.eye(3))
-        >>> has_spread(point), has_spread(three)
-        (False, True)
-    """
-    return posterior_of(model).n_kept != 1
-
-
-def draws_of(model: Model, n: int) -> int:
-    """Count the draws to average: all of a chain, n of a variational posterior, 0 of a point."""
-    return (posterior_of(model).n_kept or n) if has_spread(model) else 0
 
 
 def present_entries(posterior: Posterior) -> Tensor:

@@ -1,7 +1,7 @@
 """The problem to solve: a network, a likelihood and data; no prior, no algorithm."""
 
 import copy
-from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,16 +12,13 @@ from bayesieve.core.batch import (
     Augment,
     Batch,
     Data,
-    ExamplesLike,
     Rows,
     Streamed,
-    StreamLike,
+    TrainingData,
     first_not_finite,
-    pair_of,
-    stream_of,
 )
 from bayesieve.core.execution import PRECISIONS, Execution, F, Formats, Precision
-from bayesieve.core.inputs import Input, mapped, one_input, shown, tensors_of
+from bayesieve.core.inputs import Input, one_input, shown, tensors_of
 from bayesieve.core.layout import Layout, Patterns, RoleRule, check_patterns, default_role
 from bayesieve.core.likelihoods.base import Likelihood
 from bayesieve.core.network import Network, plain_model
@@ -31,7 +28,6 @@ from bayesieve.errors import UnsupportedModelError
 
 _QUANTISED = ("torch.ao.nn.quantized", "torch.nn.quantized")
 _HALF = (torch.float16, torch.bfloat16)
-_SAMPLE = 64  # examples of the data that checks and recipes look at
 
 
 class Problem:
@@ -94,12 +90,11 @@ class Problem:
         names = [name for name, _ in model.named_modules() if name]
         check_patterns("Problem", full_precision, "module", names)
         self.execution = Execution(formats=Formats(precision, full_precision))
-        self.augment = augment
-        self._take(data, n_data)
-        self.network = Network.of(model, likelihood, roles).seeing(self.sample.x)
-        self.initial = self.network.weights_of(model)
-        self.weight = weight
-        self.rows = None if rows is None else rows.to(self.network.device, self.network.dtype)
+        found = TrainingData.of(data, n_data, weight=weight, rows=rows, augment=augment)
+        self.network = Network.of(model, likelihood, roles).seeing(found.sample.x)
+        if rows is not None:
+            found = replace(found, rows=rows.to(self.network.device, self.network.dtype))
+        self.data, self.initial = found, self.network.weights_of(model)
         self._model = model
         self._workspace: Workspace | None = None
         self._check()
@@ -122,25 +117,17 @@ class Problem:
     @property
     def n_data(self) -> int:
         """N, the number of training examples (of one model, if each has its rows)."""
-        if self.stream is not None:
-            return self.stream.n_data
-        return len(self.x) if self.rows is None else self.rows.n
+        return self.data.n
 
     @property
-    def weighted(self) -> bool:
-        """Return whether examples count differently."""
-        return self.weight is not None or (self.rows is not None and self.rows.weight is not None)
+    def x(self) -> Any:
+        """All inputs; raises for a stream."""
+        return self.data.x
 
-    def batch(self, position: Tensor) -> Batch:
-        """The examples at these places, (n,), or among the rows of each model, (k, n)."""
-        rows, weight = self.rows, None
-        index = position if rows is None else rows.index.gather(1, position)
-        if self.weight is not None:
-            weight = self.weight[index]
-        if rows is not None and rows.weight is not None:
-            of_row = rows.weight.gather(1, position)
-            weight = of_row if weight is None else of_row * weight
-        return Batch(self.x[index], self.y[index], rows is not None, weight)
+    @property
+    def y(self) -> Tensor:
+        """All targets; raises for a stream."""
+        return self.data.y
 
     @property
     def device(self) -> torch.device:
@@ -162,69 +149,7 @@ class Problem:
         clone = self._copy()
         clone.network = self.network.to(device)
         clone.initial = self.initial.to(device)
-        clone.sample = Batch(self.sample.x.to(device), self.sample.y.to(device))
-        if self.stream is None:
-            clone.x, clone.y = self.x.to(device), self.y.to(device)
-        clone.weight = None if self.weight is None else self.weight.to(device)
-        clone.rows = None if self.rows is None else self.rows.to(device)
-        return clone
-
-    def with_data(self, data: Data | Streamed) -> "Problem":
-        """The same network and starting point with other training data, without weights or rows."""
-        clone = self._copy()
-        clone.weight, clone.rows = None, None
-        clone._take(data, None)
-        clone._check()
-        return clone
-
-    def _take(self, data: Data | Streamed, n_data: int | None) -> None:
-        """Note the data, and some of them as the sample that checks look at."""
-        self.__dict__.pop("x", None)
-        self.__dict__.pop("y", None)
-        memory = isinstance(data, ExamplesLike)
-        self.stream: StreamLike | None = None if memory else stream_of(data, n_data)
-        if self.stream is not None:
-            self.sample = Batch(*pair_of("Problem", self.stream.first(_SAMPLE)))
-            return
-        if n_data is not None:
-            raise ValueError("Problem: n_data is for streams; tensors have their length.")
-        self.x, self.y = pair_of("Problem", data)  # type: ignore[arg-type]
-        self.sample = Batch(self.x[:_SAMPLE], self.y[:_SAMPLE])
-
-    def __getattr__(self, name: str) -> Any:
-        """Say of a stream that it has no tensor of all inputs or targets."""
-        if name in ("x", "y") and self.__dict__.get("stream") is not None:
-            raise UnsupportedModelError(
-                f"Problem: the data are a stream, so there is no tensor {name} of all of them, "
-                "which is needed here. Read them into memory with bayesieve.data.gather."
-            )
-        raise AttributeError(f"Problem has no attribute {name!r}")
-
-    def batches(self, size: int) -> Iterator[Batch]:
-        """Every example once, in order, at most `size` at a time, on the device of w."""
-        if self.stream is not None:
-            for pair in self.stream.epoch(size):
-                yield self.checked(pair)
-            return
-        for x, y in zip(self.x.split(size), self.y.split(size), strict=True):
-            yield Batch(x, y)
-
-    def checked(self, pair: tuple[Any, Tensor]) -> Batch:
-        """A batch of a stream on the device of w; raises where its numbers cannot be used."""
-        x, y = pair_of("Problem", pair)
-        check_examples(x, y, self.network.dtype)
-        self.likelihood.check(self._first_output, y)
-
-        def moved(values: Tensor) -> Tensor:
-            return values.to(self.device, non_blocking=True)
-
-        return Batch(mapped(moved, x), moved(y))
-
-    def with_augment(self, augment: Augment | None) -> "Problem":
-        """The same problem with other random changes of its images, or with none."""
-        clone = self._copy()
-        clone.augment = augment
-        clone._check()
+        clone.data = self.data.to(device)
         return clone
 
     def _copy(self) -> "Problem":
@@ -262,46 +187,17 @@ class Problem:
         found = gradient(self, space, batch).flatten()
         return found.log_lik, found.grad
 
-    def starting_points(self, n_models: int, generator: Generator, scheme: str) -> Tensor:
-        """Initial weight vectors, shape (k, d).
-
-        Args:
-            n_models: k.
-            generator: source of the random starts.
-            scheme: "module" takes the weights of the model for the first member and calls
-                `reset_parameters` for the others; "he" draws weights from U(±√(6 / fan_in)) and
-                sets biases to 0, leaving other vectors (the factors of norms, which are no biases)
-                and point parameters as they are in the model.
-        """
-        self._workspace = None  # a new run starts from the buffers of the module
-        if scheme not in ("module", "he"):
-            raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
-        if scheme == "module":
-            if n_models == 1 or self.device.type == "meta":  # which has no numbers
-                return self.initial.repeat(n_models, 1)
-            seeds = torch.randint(2**31, (n_models - 1,), generator=generator, device=self.device)
-            rows = [reset_weights(self._model, self.network, seed) for seed in seeds.tolist()]
-            return torch.stack([self.initial, *rows])
-        w, layout = self.initial.repeat(n_models, 1), self.layout
-        for name, shape in zip(layout.names, layout.shapes, strict=True):
-            part = layout.slices[name]
-            if part.start < layout.n_bayesian and len(shape) > 1:
-                bound = (6 / layout.fan_in(name)) ** 0.5
-                w[:, part] = w[:, part].uniform_(-bound, bound, generator=generator)
-            elif part.start < layout.n_bayesian and "bias" in name.rpartition(".")[2]:
-                w[:, part] = 0.0  # a norm whose factors were 0 would let nothing through
-        return w
-
     def _check(self) -> None:
         if self.device.type == "meta":
             return  # there are no numbers to check
-        if self.stream is not None and (self.rows is not None or self.weight is not None):
+        data = self.data
+        if data.stream is not None and (data.rows is not None or data.weight is not None):
             raise ValueError("Problem: rows and weight are of examples in memory, not of a stream.")
-        if self.rows is not None:
-            self.rows.check(len(self.x))
-        weight, dtype = self.weight, self.network.dtype
-        n = self.n_data if self.stream is not None else len(self.x)
-        x, y = self.sample[:2] if self.stream is not None else (self.x, self.y)
+        if data.rows is not None:
+            data.rows.check(len(data.x))
+        weight, dtype = data.weight, self.network.dtype
+        n = data.n if data.stream is not None else len(data.x)
+        x, y = data.sample[:2] if data.whole is None else data.whole
         if weight is not None and (weight.shape != (n,) or weight.dtype != dtype):
             raise ValueError(
                 f"Problem: weight must be {dtype} of shape ({n},), got {weight.dtype} of shape "
@@ -310,10 +206,42 @@ class Problem:
         if weight is not None and not (weight.isfinite() & (weight >= 0)).all() & weight.any():
             raise ValueError("Problem: weights must be finite and >= 0, and at least one > 0.")
         check_examples(x, y, self.network.dtype)
-        if self.augment is not None:
-            self.augment.check(one_input("Augment", x))
+        if data.augment is not None:
+            data.augment.check(one_input("Augment", x))
         self._first_output = first_outputs(self.network, self.initial, x[:2])
         self.likelihood.check(self._first_output, y)
+
+
+def starting_points(problem: Problem, n_models: int, generator: Generator, scheme: str) -> Tensor:
+    """Make initial weight vectors, shape (k, d).
+
+    Args:
+        problem: whose network starts.
+        n_models: k.
+        generator: source of the random starts.
+        scheme: "module" takes the weights of the model for the first member and calls
+            `reset_parameters` for the others; "he" draws weights from U(±√(6 / fan_in)) and
+            sets biases to 0, leaving other vectors (the factors of norms, which are no biases)
+            and point parameters as they are in the model.
+    """
+    problem._workspace = None  # a new run starts from the buffers of the module
+    if scheme not in ("module", "he"):
+        raise ValueError(f"Problem: scheme must be 'module' or 'he', got {scheme!r}.")
+    if scheme == "module":
+        if n_models == 1 or problem.device.type == "meta":  # which has no numbers
+            return problem.initial.repeat(n_models, 1)
+        seeds = torch.randint(2**31, (n_models - 1,), generator=generator, device=problem.device)
+        rows = [reset_weights(problem._model, problem.network, seed) for seed in seeds.tolist()]
+        return torch.stack([problem.initial, *rows])
+    w, layout = problem.initial.repeat(n_models, 1), problem.layout
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
+        part = layout.slices[name]
+        if part.start < layout.n_bayesian and len(shape) > 1:
+            bound = (6 / layout.fan_in(name)) ** 0.5
+            w[:, part] = w[:, part].uniform_(-bound, bound, generator=generator)
+        elif part.start < layout.n_bayesian and "bias" in name.rpartition(".")[2]:
+            w[:, part] = 0.0  # a norm whose factors were 0 would let nothing through
+    return w
 
 
 def gradient(problem: Problem, space: Workspace, batch: Batch) -> Found:

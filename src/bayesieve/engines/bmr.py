@@ -46,7 +46,7 @@ from bayesieve.core.priors import (
     shared_log_odds,
     sharing,
 )
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.engines.optimisers import adabelief_
 from bayesieve.engines.scaled import Rates, ScaledState, warm_start_, weights_kl, weights_step_
 
@@ -193,7 +193,7 @@ class BMR:
         problem.layout.check_bayesian("BMR")
         layers = EntryGroups(problem.layout, problem.device)
         scheme = "module" if self.start == "uniform" else self.start
-        mean = problem.starting_points(n_models, generator, scheme)
+        mean = starting_points(problem, n_models, generator, scheme)
         std, last = (per_model(x, mean) for x in (self.prior.std, self.prior.last_std))
         is_last = torch.arange(layers.n_layers, device=mean.device)[None] == layers.last
         shape, rate = (per_model(x, mean) for x in (self.prior.shape, self.prior.rate))

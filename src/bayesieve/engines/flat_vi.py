@@ -31,7 +31,7 @@ from bayesieve.core.priors import (
     normal_kl,
     per_model,
 )
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.random import generator_on
 from bayesieve.engines.variational import (
     MeanField,
@@ -88,7 +88,7 @@ class FlatVI:
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std at `init_std`."""
         problem.layout.check_bayesian("FlatVI")
-        mean = problem.starting_points(n_models, generator, self.start)
+        mean = starting_points(problem, n_models, generator, self.start)
         numbers = self._numbers(mean)
         lr, init_std = chosen(self.lr, 1e-3), chosen(self.init_std, 0.018)
         return mean_field(problem, mean, init_std, lr, numbers, generator)

@@ -33,7 +33,7 @@ from bayesieve.core.priors import (
     member_number,
     per_model,
 )
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.optimisers import adabelief_
 from bayesieve.engines.scaled import Rates, ScaledState, warm_start_, weights_kl, weights_step_
@@ -100,7 +100,7 @@ class HorseshoeVI:
         problem.layout.check_bayesian("HorseshoeVI")
         layout = problem.layout
         scales = UnitScales(layout, problem.device, problem.network.dtype)
-        mean = problem.starting_points(n_models, generator, self.start)
+        mean = starting_points(problem, n_models, generator, self.start)
         # A BatchNorm divides the scale of a unit out again. Nothing then determines it, its
         # posterior is as wide as the prior, and statistics averaged over draws of it fit no draw.
         numbers = self._numbers(mean, scales, held=bool(statistics_names(problem.network)))

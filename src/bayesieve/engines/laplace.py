@@ -43,6 +43,7 @@ from bayesieve.core.layout import Layout
 from bayesieve.core.posterior import Factorised, Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import batches
 from bayesieve.errors import UnsupportedModelError
 
 _DIAGONAL = "Use the diagonal one: `laplace`, or `sieve(curvature=diagonal)`."
@@ -119,14 +120,14 @@ def _expansion(
         check_choice("laplace", "labels", labels, ("exact", "sampled"))
     if batch_size is not None:
         check_positive("laplace", batch_size=batch_size)
-    if problem.weighted or problem.rows is not None:  # the curvature would leave them out
+    if problem.data.weighted or problem.data.rows is not None:  # the curvature would leave them out
         raise ValueError("laplace: every example counts once; take a problem without weights.")
     w = problem.initial if posterior is None else posterior.mean
     buffers = problem.network.buffers() if posterior is None else posterior.buffers
     copies = {name: value.detach().clone() for name, value in buffers.items()}
     if labels is None:
         few = (
-            problem.network.outputs(w[None], problem.sample.x[:2], copies)[0, 0].numel()
+            problem.network.outputs(w[None], problem.data.sample.x[:2], copies)[0, 0].numel()
             <= _N_LABELS
         )
         labels = "exact" if few else "sampled"
@@ -180,7 +181,7 @@ def _information(
             return (call({**points, **weights}, buffers, x[None])[0] * v).sum()
 
         single, gradients = torch.func.grad(projected), None
-        for x, y, *_ in problem.batches(batch_size):
+        for x, y, *_ in batches(problem, batch_size):
             outputs = network.outputs(w[None], x, buffers)[0]
             for v in _roots(problem, outputs, y, numbers, generator):
                 gradients = gradients or _together_if_possible(single, weights, x, v)
@@ -410,7 +411,7 @@ def laplace_units(
     blocks, n_rows = _empty_blocks(problem), Counter[str]()
     n = problem.layout.n_bayesian
     with problem.network.borrowed() as module:
-        for x, y, *_ in problem.batches(batch_size):
+        for x, y, *_ in batches(problem, batch_size):
             _add_(problem, module, w, buffers, (x, y), blocks, n_rows, generator)
     layout, information = problem.layout, torch.zeros_like(w, dtype=torch.float64)
     for block in blocks:

@@ -33,7 +33,7 @@ from bayesieve.core.priors import (
     mixture_precision,
     per_model,
 )
-from bayesieve.core.problem import Problem, gradient
+from bayesieve.core.problem import Problem, gradient, starting_points
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import Found
 from bayesieve.engines.optimisers import Moments, Pace, adam_, pace_of
@@ -101,7 +101,7 @@ class MAP:
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MAPState:
         """Start at the initial weights."""
-        w = problem.starting_points(n_models, generator, self.start)
+        w = starting_points(problem, n_models, generator, self.start)
         sgd = self.optimizer == "sgd"
         return MAPState(
             w=w,

@@ -55,7 +55,7 @@ from bayesieve.core.priors_laplace import (
     penalty_energy,
     penalty_gradient,
 )
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.random import as_normals
 from bayesieve.core.state import Controls
 from bayesieve.core.workspace import flat_statistics, named_statistics, statistics_names
@@ -321,10 +321,10 @@ class Sampler:
         """Start every chain at the initial weights."""
         who, prior, latents = type(self).__name__, self.prior, None
         problem.layout.check_bayesian(who)
-        w = problem.starting_points(n_models, generator, self.start)
+        w = starting_points(problem, n_models, generator, self.start)
         if isinstance(prior, GaussianLaplace):
             real = problem.likelihood.normal_noise is not None
-            if real and problem.weighted:
+            if real and problem.data.weighted:
                 raise ValueError(
                     "GaussianLaplace: with real targets every example counts once; "
                     "remove the weights."
@@ -456,7 +456,7 @@ def share_noise_(problem: Problem, w: Tensor, scale: Tensor, at: Slope) -> None:
     if learned:
         column = problem.layout.slices[NUMBERS_PREFIX + learned[0]].start
         assumed = w[:, column].exp()
-    n, constant = problem.n_data * problem.sample.y[0].numel(), 0.5 * math.log(2 * math.pi)
+    n, constant = problem.n_data * problem.data.sample.y[0].numel(), 0.5 * math.log(2 * math.pi)
     square_sum = -2 * assumed.square() * (at.log_lik + n * (assumed.log() + constant))
     at.log_lik = -0.5 * square_sum / scale[:, 0].square() - n * (scale[:, 0].log() + constant)
     at.grad.mul_((assumed[:, None] / scale).square())

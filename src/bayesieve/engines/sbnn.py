@@ -38,7 +38,7 @@ from bayesieve.core.priors import (
     mixture_precision,
     profiled_kl,
 )
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.engines.variational import (
     MeanField,
     Precision,
@@ -139,7 +139,7 @@ class SBNN:
             safe = [self.prior.safe_init_std(i) for i in range(n_models)]
             init_std = tuple(chosen(member_number(init_std, i), std) for i, std in enumerate(safe))
         scheme = "module" if self.start == "spike" else self.start
-        mean = problem.starting_points(n_models, generator, scheme)
+        mean = starting_points(problem, n_models, generator, scheme)
         if self.start == "spike":
             radii = [self.prior.basin_radius(member_number(init_std, i), i)
                      for i in range(n_models)]  # fmt: skip

@@ -16,6 +16,7 @@ from bayesieve.assess.predict import (
     MOST_DRAWS,
     ClassPrediction,
     Prediction,
+    draws_of,
     how_drawn,
     predict,
     relative_error,
@@ -24,14 +25,7 @@ from bayesieve.assess.predict import (
 from bayesieve.core.likelihoods import RealLikelihood, RealPrediction
 from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.network import NUMBERS_PREFIX
-from bayesieve.core.posterior import (
-    Factorised,
-    Posterior,
-    Samples,
-    SparseModel,
-    draws_of,
-    posterior_of,
-)
+from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel, posterior_of
 from bayesieve.data.encoding import Entry, with_known_levels, without_level
 from bayesieve.training.validation import member_outputs
 

@@ -38,13 +38,13 @@ def make_stepper(problem: Problem, engine: Engine[Any], state: Any, n_models: in
 
     def step(taken: Tensor | Batch) -> Metrics:
         if sharing is None:
-            batch = problem.batch(taken) if isinstance(taken, Tensor) else taken
+            batch = problem.data.batch(taken) if isinstance(taken, Tensor) else taken
         elif isinstance(taken, Tensor):
-            batch = problem.batch(sharing.part(taken))._replace(n_shared=taken.shape[-1])
+            batch = problem.data.batch(sharing.part(taken))._replace(n_shared=taken.shape[-1])
         else:  # of a stream each process reads its share
             batch = taken
-        if problem.augment is not None:
-            batch = batch._replace(x=problem.augment(one_input("Augment", batch.x), source))
+        if problem.data.augment is not None:
+            batch = batch._replace(x=problem.data.augment(one_input("Augment", batch.x), source))
         return engine.step(problem, state, batch)
 
     if problem.device.type != "cuda" or sharing is not None:

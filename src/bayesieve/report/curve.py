@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from bayesieve.assess.costs import BATCHES, Stopwatch, all_times, count_macs
 from bayesieve.assess.evaluate import Evaluation, evaluate
+from bayesieve.assess.predict import has_spread
 from bayesieve.core.network import materialise
-from bayesieve.core.posterior import Model, Posterior, SparseModel, has_spread, posterior_of
+from bayesieve.core.posterior import Model, Posterior, SparseModel, posterior_of
 from bayesieve.deliver.bundle import stored_bytes
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph.graph import evaluating

@@ -14,7 +14,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from bayesieve.core.posterior import Model, has_spread
+from bayesieve.assess.predict import has_spread
+from bayesieve.core.posterior import Model
 from bayesieve.data import DataSet
 from bayesieve.deliver.card import headline_rows
 from bayesieve.files import write_atomically

@@ -9,8 +9,7 @@ from torch import Tensor
 from bayesieve.assess.evaluate import Evaluation, evaluate
 from bayesieve.assess.metrics import confusion_matrix, interval_coverage, reliability_bins
 from bayesieve.assess.paired import ClassLosses, groups_of, losses_of, plausible, z_of
-from bayesieve.assess.predict import ClassPrediction, RealPrediction
-from bayesieve.core.posterior import draws_of, has_spread
+from bayesieve.assess.predict import ClassPrediction, RealPrediction, draws_of, has_spread
 from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out

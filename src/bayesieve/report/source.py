@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bayesieve.core.posterior import Model, Posterior, has_spread, posterior_of
+from bayesieve.assess.predict import has_spread
+from bayesieve.core.posterior import Model, Posterior, posterior_of
 from bayesieve.data import DataSet
 from bayesieve.sieve.scores import ScoreName
 from bayesieve.uncertainty.familiarity import Familiarity, unavailable

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from bayesieve.assess.evaluate import evaluate
-from bayesieve.assess.predict import ClassPrediction
-from bayesieve.core.posterior import SparseModel, as_point
+from bayesieve.assess.predict import ClassPrediction, as_point
+from bayesieve.core.posterior import SparseModel
 from bayesieve.deliver.bundle import (
     Bundle,
     check_outputs,

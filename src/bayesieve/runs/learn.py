@@ -14,11 +14,13 @@ import torch
 
 from bayesieve.assess.diagnostics import ChainReport, differing_buffers
 from bayesieve.assess.evaluate import evaluate
+from bayesieve.assess.predict import has_spread
 from bayesieve.contrib.distill import soften
 from bayesieve.contrib.logs import Log, log_classes, scalars
 from bayesieve.core.inputs import one_input
-from bayesieve.core.posterior import Model, Posterior, Samples, has_spread, posterior_of
+from bayesieve.core.posterior import Model, Posterior, Samples, posterior_of
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.core.storage import load_posterior, save
 from bayesieve.data import DataSet
 from bayesieve.environment import is_shared, rank_of_process
@@ -339,7 +341,7 @@ def _teachers(plan: Plan, problem: Problem, folder: RunFolder) -> list[Posterior
         folder.place(*(f"{home.name}/{name}" for name in names))
         run = fit_plan(
             plan,
-            problem.with_augment(None),
+            with_data(problem, replace(problem.data, augment=None)),
             config.distill,
             epochs=config.distill_epochs,
             steps=None if config.distill_epochs else config.steps,

@@ -16,11 +16,10 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.memory import LiveBytes, free_bytes
-from bayesieve.assess.predict import FEWEST_DRAWS
+from bayesieve.assess.predict import FEWEST_DRAWS, draws_of
 from bayesieve.core.batch import Batch
 from bayesieve.core.execution import Bounds
 from bayesieve.core.inputs import mapped, tensors_of
-from bayesieve.core.posterior import draws_of
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import snapshot
 from bayesieve.data.cache import is_mapped
@@ -150,7 +149,7 @@ def memory_need(
     kind = torch.device(device or problem.device).type
     dry.network = replace(dry.network, stands_for="cpu" if kind == "meta" else kind)
     examples = None if test is None else tuple(part.to("meta") for part in test)
-    held = (*tensors_of(dry.x), dry.y) if dry.stream is None else ()
+    held = (*tensors_of(dry.x), dry.y) if dry.data.stream is None else ()
     known = (*held, dry.initial, *(examples or ()))
     with _rehearsal(), LiveBytes(known, meta=True) as live:
         state = engine.init(dry, Generator(), n_models)
@@ -200,22 +199,22 @@ def _meta_copy(problem: Problem) -> Problem:
 
 def _held_bytes(problem: Problem, batch_size: int) -> int:
     """Bytes of the data in memory; of a stream the batches that are read ahead."""
-    if problem.stream is None:
+    if problem.data.stream is None:
         return 0 if is_mapped(problem.x) else int(problem.x.nbytes + problem.y.nbytes)
-    each = sum(values.nbytes for values in problem.sample[:2]) / len(problem.sample.y)
-    return round(each * batch_size * (2 * problem.stream.workers + 2))
+    each = sum(values.nbytes for values in problem.data.sample[:2]) / len(problem.data.sample.y)
+    return round(each * batch_size * (2 * problem.data.stream.workers + 2))
 
 
 def _meta_batch(problem: Problem, n: int) -> Batch:
     n = min(n, problem.n_data)
-    if problem.stream is not None:
+    if problem.data.stream is not None:
 
         def empty(values: Tensor) -> Tensor:
             return values.new_empty((n, *values.shape[1:]), device="meta")
 
-        return Batch(mapped(empty, problem.sample.x), empty(problem.sample.y))
-    shape = (n,) if problem.rows is None else (problem.rows.n_models, n)
-    return problem.batch(torch.empty(shape, dtype=torch.int64, device="meta"))
+        return Batch(mapped(empty, problem.data.sample.x), empty(problem.data.sample.y))
+    shape = (n,) if problem.data.rows is None else (problem.data.rows.n_models, n)
+    return problem.data.batch(torch.empty(shape, dtype=torch.int64, device="meta"))
 
 
 def _predict(population: Population, test: tuple[Tensor, ...]) -> None:

@@ -21,7 +21,7 @@ from bayesieve.assess.diagnostics import (
 )
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.assess.evaluate import evaluate as score_model
-from bayesieve.assess.predict import predict
+from bayesieve.assess.predict import has_spread, predict
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import (
     Factorised,
@@ -29,7 +29,6 @@ from bayesieve.core.posterior import (
     Posterior,
     Samples,
     SparseModel,
-    has_spread,
     posterior_of,
 )
 from bayesieve.core.storage import load_posterior, load_sparse, read_header, save

@@ -17,6 +17,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.core.posterior import Posterior, SparseModel
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.core.workspace import statistics_names
 from bayesieve.data.examples import split_index
 from bayesieve.engines.recipes import RunSize, build, finetune_batch_size
@@ -502,7 +503,7 @@ def _sieved(
     if search.zeros is None and not search.by_evidence:
         rest, apart = split_index(problem.n_data, _SET_APART, search.seed, who="sieve")
         found = sieve_trained(
-            problem.with_data((problem.x[rest], problem.y[rest])),
+            with_data(problem, (problem.x[rest], problem.y[rest])),
             (problem.x[apart], problem.y[apart]),
             max_loss=MAX_LOSS if search.max_loss is None else search.max_loss,
             curvature=search.curvature,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve.assess.metrics import reliability_bins
-from bayesieve.assess.predict import ClassPrediction, RealPrediction, predict
-from bayesieve.core.posterior import Model, has_spread
+from bayesieve.assess.predict import ClassPrediction, RealPrediction, has_spread, predict
+from bayesieve.core.posterior import Model
 from bayesieve.data import DataSet
 from bayesieve.report.quality import target_columns
 from bayesieve.runs.config import RunConfig

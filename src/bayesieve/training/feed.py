@@ -9,15 +9,16 @@ from torch.utils._pytree import tree_leaves
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import checked
 from bayesieve.engines.recipes import RunSize
 
 
 def epoch_order(problem: Problem, order: torch.Generator) -> Tensor:
     """The order of an epoch on the problem's device: (N,), or (k, n) if each model has rows."""
-    if problem.rows is None:
+    if problem.data.rows is None:
         permutation = torch.randperm(problem.n_data, generator=order)
     else:
-        permutation = torch.rand(problem.rows.index.shape, generator=order).argsort(1)
+        permutation = torch.rand(problem.data.rows.index.shape, generator=order).argsort(1)
     return permutation.to(problem.device)
 
 
@@ -48,12 +49,12 @@ def feed(problem: Problem, size: RunSize, seed: int, start: int) -> Generator[Ba
 
 def _read(problem: Problem, size: RunSize, seed: int, start: int, *, pin: bool) -> Generator[Batch]:
     """The batches as they come; of several processes each reads its share."""
-    stream, sharing, n = problem.stream, problem.execution.sharing, size.batch_size
+    stream, sharing, n = problem.data.stream, problem.execution.sharing, size.batch_size
     assert stream is not None
     part = (0, 1) if sharing is None else (sharing.rank, sharing.size)
     pairs = stream.steps(n, seed=seed, start=start, stop=size.n_steps, pin=pin, part=part)
     for step, pair in enumerate(pairs, start):
-        batch = problem.checked(pair)
+        batch = checked(problem, pair)
         if sharing is not None:
             first = step % size.per_epoch * n
             batch = batch._replace(n_shared=min(n, problem.n_data - first))

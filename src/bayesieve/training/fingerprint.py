@@ -40,11 +40,11 @@ def fingerprint(x: Input, y: Tensor) -> Fingerprint:
 
 def data_of(problem: Problem) -> Fingerprint | None:
     """Fingerprint of the data of a run; None of a stream that may come in any order."""
-    if problem.stream is None:
+    if problem.data.stream is None:
         return fingerprint(problem.x, problem.y)
-    if not problem.stream.repositionable:
+    if not problem.data.stream.repositionable:
         return None
-    return fingerprint(problem.sample.x, problem.sample.y)
+    return fingerprint(problem.data.sample.x, problem.data.sample.y)
 
 
 def settings_of(loop: "Loop") -> dict[str, Any]:
@@ -62,7 +62,7 @@ def settings_of(loop: "Loop") -> dict[str, Any]:
         "patience": None if watch is None else watch.patience,
         "min_delta": None if watch is None else watch.min_delta,
         "clip_norm": loop.schedule.clip_norm,
-        "augment": printed(problem.augment),
+        "augment": printed(problem.data.augment),
     }
 
 

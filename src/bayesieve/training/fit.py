@@ -163,7 +163,7 @@ def fit(
     """
     check_kinds(problem, schedule, pruning, start_from, callbacks)
     check_seed("fit", seed=seed)
-    engine, n_models = one_engine(engine, problem.rows)
+    engine, n_models = one_engine(engine, problem.data.rows)
     if validation is not None:
         validation.check(problem, n_models)
     size, engine, schedule = _recommended(problem, engine, schedule, epochs, steps, batch_size)
@@ -220,9 +220,9 @@ def _recommended(
     batch_size: int | None,
 ) -> tuple[RunSize, Engine[Any], Schedule]:
     """Fill in what was left out by the recipe of the engine; an engine of your own has none."""
-    name, inputs = recipes.name_of(engine), tensors_of(problem.sample.x)
-    if problem.stream is not None:
-        batch_size = batch_size or problem.stream.batch_size
+    name, inputs = recipes.name_of(engine), tensors_of(problem.data.sample.x)
+    if problem.data.stream is not None:
+        batch_size = batch_size or problem.data.stream.batch_size
     table = all(tensor.dim() == 2 and tensor.is_floating_point() for tensor in inputs)
     facts = {"task": problem.likelihood.task, "table": table,
              "normalised": has_statistics(problem.network.skeleton)}  # fmt: skip

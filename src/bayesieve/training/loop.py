@@ -151,7 +151,7 @@ class Loop:
     def _feeding(self) -> Iterator[None]:
         """Read a stream, if the data are one, inside the block; processes that read end with it."""
         problem = self.population.problem
-        if problem.stream is None:
+        if problem.data.stream is None:
             yield
             return
         with closing(feed(problem, self.size, self.seed, self.record.step)) as batches:
@@ -280,7 +280,7 @@ class Loop:
         """Return whether what draws predict for some of the data is finite."""
         if not isinstance(posterior, Samples):
             return True
-        network, x = posterior.network, self.population.problem.sample.x
+        network, x = posterior.network, self.population.problem.data.sample.x
         outputs = network.outputs(posterior.draws, x, posterior.buffers, posterior.draw_buffers)
         summary = network.likelihood.summary(outputs, network.numbers(posterior.draws))
         return all(bool(value.isfinite().all()) for value in summary)

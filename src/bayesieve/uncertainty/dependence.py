@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayesieve.assess.predict import predict
+from bayesieve.assess.predict import draws_of, has_spread, predict
 from bayesieve.checks import check_fraction, check_positive
 from bayesieve.core.likelihoods import ClassPrediction, Prediction
-from bayesieve.core.posterior import Model, draws_of, has_spread
+from bayesieve.core.posterior import Model
 
 
 class Dependence(NamedTuple):

@@ -6,6 +6,7 @@ from bayesieve.contrib.distill import soften
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior import Samples
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.engines.map import MAP
 from problems import normal32
 from runs import fit_toy, mlp, toy, with_batch_norm
@@ -59,7 +60,7 @@ def test_a_temperature_divides_the_log_odds():
 
 def test_small_labels_are_labels_too():
     problem = toy()
-    bytes_ = problem.with_data((problem.x, problem.y.to(torch.uint8)))
+    bytes_ = with_data(problem, (problem.x, problem.y.to(torch.uint8)))
     teachers = teachers_of(problem)
     assert torch.equal(soften(bytes_, teachers).y, soften(problem, teachers).y)
 

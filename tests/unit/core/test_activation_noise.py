@@ -272,7 +272,7 @@ def test_batched_layers_draw_and_differentiate_as_vmap_does():
     for layers in (space._members, None):
         space._members = layers
         space.bind(torch.Generator().manual_seed(4))
-        found = value(space, problem.batch(torch.arange(6).expand(2, -1)))
+        found = value(space, problem.data.batch(torch.arange(6).expand(2, -1)))
         results.append((found, space.grads.clone(), space.variance_grads.clone()))
     for batched, mapped in zip(*results, strict=True):
         torch.testing.assert_close(batched, mapped)

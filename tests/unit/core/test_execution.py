@@ -12,7 +12,7 @@ from torch import Generator, nn
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.noise import noise_of
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.engines.map import MAP
 from bayesieve.runs.memory import memory_need
 
@@ -32,7 +32,7 @@ def test_gradients_agree_to_the_precision_of_bfloat16(k):
     results = []
     for precision in ("float32", "bf16"):
         problem = small_problem(precision)
-        w = problem.starting_points(k, Generator().manual_seed(0), "he")
+        w = starting_points(problem, k, Generator().manual_seed(0), "he")
         value, grad = problem.value_and_grad(w, Batch(problem.x, problem.y))
         assert value.dtype == grad.dtype == torch.float32
         results.append((value.clone(), grad.clone()))
@@ -83,7 +83,7 @@ def test_token_models_train_in_bfloat16(k, local):
     grads = []
     for precision in ("float32", "bf16"):
         problem = token_problem(precision)
-        w = problem.starting_points(k, Generator().manual_seed(0), "he")
+        w = starting_points(problem, k, Generator().manual_seed(0), "he")
         space = noise_of(local).workspace(problem, k)
         space.weights.copy_(w)
         found = space.differentiate(Batch(problem.x, problem.y), 1.0).flatten()
@@ -122,7 +122,7 @@ def test_populations_of_plain_layers_on_own_rows_train_in_bfloat16_too():
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
         problem = Problem(model, Categorical(), (x, y), rows=rows, precision=precision)
-        batch = problem.batch(torch.arange(6).expand(2, 6))
+        batch = problem.data.batch(torch.arange(6).expand(2, 6))
         values.append(problem.value_and_grad(problem.initial.repeat(2, 1), batch)[0])
     difference = (values[0] - values[1]).abs()
     assert ((difference > 1e-6) & (difference < 0.2)).all()

@@ -12,7 +12,8 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.noise import ActivationNoise
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
+from bayesieve.core.reading import with_data
 from bayesieve.data import gather
 from bayesieve.errors import UnsupportedModelError
 from oracles import log_likelihood
@@ -119,7 +120,7 @@ def test_the_users_model_and_the_global_random_state_stay_as_they_were(case, tra
     torch.manual_seed(0)
     state = torch.get_rng_state()
     problem = Problem(model, case.likelihood, case.data()[:2])
-    w = problem.starting_points(k, seeded(0), "module")
+    w = starting_points(problem, k, seeded(0), "module")
     for _ in range(2):
         _, grad = problem.value_and_grad(w, case.data())
         w = w + 0.01 * grad
@@ -188,7 +189,7 @@ def test_control_flow_on_inputs_follows_the_batch_of_each_member():
     batch = Batch(torch.stack([x, -x]), torch.stack([x[:, :1]] * 2), per_member=True)
     values, _ = problem.value_and_grad(w, batch)
     for i, inputs in enumerate((x, -x)):
-        alone = problem.with_data((x, x[:, :1])).value_and_grad(w[:1], Batch(inputs, x[:, :1]))[0]
+        alone = with_data(problem, (x, x[:, :1])).value_and_grad(w[:1], Batch(inputs, x[:, :1]))[0]
         torch.testing.assert_close(values[i], alone[0])
 
 
@@ -217,13 +218,13 @@ def test_gradients_flow_where_the_caller_has_switched_them_off():
 def test_starting_points_of_the_module():
     case = BY_NAME["attention"]
     problem = case.problem()
-    w = problem.starting_points(3, seeded(0), "module")
+    w = starting_points(problem, 3, seeded(0), "module")
     assert torch.equal(w[0], problem.initial)
     part = problem.layout.slices["head.weight"]
     assert not torch.equal(w[1, part], w[2, part])
     assert not torch.equal(w[0, part], w[1, part])
-    assert torch.equal(w, problem.starting_points(3, seeded(0), "module"))
-    one = problem.starting_points(1, seeded(0), "module")
+    assert torch.equal(w, starting_points(problem, 3, seeded(0), "module"))
+    one = starting_points(problem, 1, seeded(0), "module")
     one.zero_()
     assert problem.initial.abs().sum() > 0
 
@@ -233,7 +234,7 @@ def test_he_starting_points_leave_norms_as_they_are():
     everything = Roles(prune=(nn.Linear, nn.LayerNorm))
     x, y = normal(5, 3, seed=0), torch.zeros(5, dtype=torch.long)
     problem = Problem(model.double(), Categorical(), (x, y), roles=everything)
-    w = problem.layout.unflatten(problem.starting_points(1, seeded(0), "he")[0])
+    w = problem.layout.unflatten(starting_points(problem, 1, seeded(0), "he")[0])
     assert torch.equal(w["1.weight"], torch.ones(4, dtype=torch.float64))
     assert not w["1.bias"].any()
     assert not w["0.bias"].any()
@@ -247,7 +248,7 @@ def test_he_starting_points_have_the_stated_range():
         Gaussian(),
         (torch.zeros(1, 50), torch.zeros(1, 398)),
     )
-    w = problem.starting_points(2, seeded(0), "he")
+    w = starting_points(problem, 2, seeded(0), "he")
     views = problem.layout.unflatten(w)
     bound = (6 / 50) ** 0.5
     weight = views["0.weight"]
@@ -258,7 +259,7 @@ def test_he_starting_points_have_the_stated_range():
     assert (views["1.weight"] == 1).all()  # a point parameter: as in the model
     assert not torch.equal(w[0], w[1])
     with pytest.raises(ValueError, match="scheme must be 'module' or 'he', got 'xavier'"):
-        problem.starting_points(1, seeded(0), "xavier")
+        starting_points(problem, 1, seeded(0), "xavier")
 
 
 def test_the_workspace_is_kept_while_its_shape_fits():
@@ -272,7 +273,7 @@ def test_the_workspace_is_kept_while_its_shape_fits():
 def test_other_data_share_the_network_but_not_the_workspace():
     case = BY_NAME["mlp"]
     problem = case.problem(n=6)
-    other = problem.with_data(case.data(9, seed=1)[:2])
+    other = with_data(problem, case.data(9, seed=1)[:2])
     assert other.n_data == 9
     assert problem.n_data == 6
     assert other.network is problem.network

@@ -9,6 +9,7 @@ from torch import nn
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.fast.members import plain_layers
 from oracles import log_likelihood
 from problems import normal
@@ -97,15 +98,15 @@ def test_each_member_sees_its_rows_alone(name, layers, weighted):
     assert (plain_layers(whole.network.skeleton) is not None) == (layers is plain)
     w = whole.initial + 0.3 * normal(3, whole.layout.size, seed=3)
     everything = torch.arange(whole.n_data).expand(3, -1)
-    value, grad = whole.value_and_grad(w, whole.batch(everything))
+    value, grad = whole.value_and_grad(w, whole.data.batch(everything))
     for i, part in enumerate(indices):
         alone = problem_of(name, layers, index=part, weight=weight)
         value_alone, grad_alone = alone.value_and_grad(
-            w[i : i + 1], alone.batch(torch.arange(len(part)))
+            w[i : i + 1], alone.data.batch(torch.arange(len(part)))
         )
         torch.testing.assert_close(value[i], value_alone[0])
         torch.testing.assert_close(grad[i], grad_alone[0])
-    torch.testing.assert_close(log_likelihood(whole, w, whole.batch(everything)), value)
+    torch.testing.assert_close(log_likelihood(whole, w, whole.data.batch(everything)), value)
 
 
 def test_a_weight_counts_as_repetition():
@@ -114,8 +115,8 @@ def test_a_weight_counts_as_repetition():
     weighted = problem_of("gaussian", plain, weight=weight)
     repeated = problem_of("gaussian", plain, index=index)
     w = weighted.initial[None]
-    first, first_grad = weighted.value_and_grad(w, weighted.batch(torch.arange(9)))
-    second, second_grad = repeated.value_and_grad(w, repeated.batch(torch.arange(10 + 1)))
+    first, first_grad = weighted.value_and_grad(w, weighted.data.batch(torch.arange(9)))
+    second, second_grad = repeated.value_and_grad(w, repeated.data.batch(torch.arange(10 + 1)))
     torch.testing.assert_close(first, second)
     torch.testing.assert_close(first_grad, second_grad)
 
@@ -124,8 +125,8 @@ def test_batches_add_up_to_the_whole():
     problem = problem_of("gaussian", plain, rows=Rows.of([torch.arange(6), torch.arange(3, 8)]))
     w = problem.initial.repeat(2, 1)
     order = torch.tensor([[3, 1, 5, 0, 2, 4], [0, 5, 4, 3, 2, 1]])
-    values = [log_likelihood(problem, w, problem.batch(part)) for part in order.split(2, 1)]
-    whole = log_likelihood(problem, w, problem.batch(order))
+    values = [log_likelihood(problem, w, problem.data.batch(part)) for part in order.split(2, 1)]
+    whole = log_likelihood(problem, w, problem.data.batch(order))
     torch.testing.assert_close(torch.stack(values).mean(0), whole)
 
 
@@ -138,9 +139,9 @@ def test_bad_weights_are_refused(bad):
 
 def test_other_data_come_without_weights_and_rows():
     problem = problem_of("gaussian", plain, weight=torch.ones(9, dtype=torch.float64))
-    again = problem.with_data((problem.x[:2], problem.y[:2]))
-    assert problem.weighted
-    assert not again.weighted
+    again = with_data(problem, (problem.x[:2], problem.y[:2]))
+    assert problem.data.weighted
+    assert not again.data.weighted
     assert again.n_data == 2
 
 
@@ -151,5 +152,5 @@ def test_a_shared_batch_may_carry_weights():
     value, _ = problem.value_and_grad(w, Batch(problem.x, problem.y, weight=weight))
     heavy = problem_of("gaussian", plain, weight=weight)
     for i in range(2):
-        value_alone = log_likelihood(heavy, w[i : i + 1], heavy.batch(torch.arange(9)))
+        value_alone = log_likelihood(heavy, w[i : i + 1], heavy.data.batch(torch.arange(9)))
         torch.testing.assert_close(value[i], value_alone[0])

@@ -8,6 +8,7 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.engines import laplace as laplace_module
 from bayesieve.engines.laplace import laplace, laplace_units
 from bayesieve.errors import UnsupportedModelError
@@ -50,7 +51,7 @@ def classifier(dtype=torch.float64):
 def test_the_mean_of_the_diagonal_over_examples_is_that_of_the_gauss_newton_matrix():
     # With one example nothing is averaged apart: the diagonal of P is the Gauss-Newton diagonal.
     problem = classifier()
-    one = problem.with_data((problem.x[:1], problem.y[:1]))
+    one = with_data(problem, (problem.x[:1], problem.y[:1]))
     found = laplace_units(one, prior=Normal(0.5), labels="exact")
     layout = one.layout
     expected = laplace(one, prior=Normal(0.5), labels="exact").std ** -2

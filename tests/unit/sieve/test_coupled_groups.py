@@ -8,10 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from architectures import GPT, TOKENS, RMSNorm
+from bayesieve.assess.predict import as_point
 from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
-from bayesieve.core.posterior import as_point
 from bayesieve.core.problem import Problem
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.compaction.norms import FoldedLayerNorm

@@ -1,5 +1,7 @@
 """Random changes of images inside `fit`: as by hand, repeatable, refused where there are none."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Generator, nn
@@ -8,6 +10,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.priors import Normal
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.data.augment import Augment
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Chain
@@ -95,13 +98,13 @@ def test_nothing_waits_for_the_host(monkeypatch):
 
 def test_other_data_than_images_are_refused_before_the_first_step():
     with pytest.raises(ValueError, match=r"^Augment: images must have shape \(n, channels"):
-        toy().with_augment(AUGMENT)
+        with_data(toy(), replace(toy().data, augment=AUGMENT))
     with pytest.raises(ValueError, match="fill has 3 values, the images 2 channels"):
         images(augment=Augment(fill=(0.0, 0.0, 1.0)))
 
 
 def test_other_data_keep_the_changes_and_they_can_be_taken_away():
     problem = images(augment=AUGMENT)
-    assert problem.with_data((problem.x[:5], problem.y[:5])).augment is AUGMENT
-    assert problem.with_augment(None).augment is None
-    assert problem.augment is AUGMENT
+    assert with_data(problem, (problem.x[:5], problem.y[:5])).data.augment is AUGMENT
+    assert with_data(problem, replace(problem.data, augment=None)).data.augment is None
+    assert problem.data.augment is AUGMENT

@@ -9,6 +9,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.streams import Stream
 from bayesieve.engines.bmr import BMR
@@ -124,7 +125,7 @@ def test_a_stream_is_copied_ahead_into_the_buffers_of_a_captured_step(workers):
     in_memory, engine = make_problem(), MAP(optimizer="sgd", lr=0.03)
     rows = TensorDataset(in_memory.x.cpu(), in_memory.y.cpu())
     stream = Stream(rows, workers=workers)
-    problem = in_memory.with_data(stream)
+    problem = with_data(in_memory, stream)
     asked = {"steps": 12, "batch_size": 16, "seed": 3, "schedule": Schedule()}
     run = fit(problem, engine, **asked)
     state = engine.init(in_memory, torch.Generator("cuda").manual_seed(3))

@@ -77,7 +77,7 @@ def test_a_gradient_is_the_sum_over_parts_each_at_its_own_draw(pair):
     problem, total = ranks.problem_of(engine), 0.0
     for rank in range(2):
         state = engine.init(problem, seeded(noise_key(0, 7, rank)))
-        batch = problem.batch(torch.arange(ranks.N_DATA)[rank::2])
+        batch = problem.data.batch(torch.arange(ranks.N_DATA)[rank::2])
         found = WeightNoise().gradients(problem, state, batch).flatten()
         n = state.log_std.shape[1]
         shift = (found.weights - state.mean)[0, :n]

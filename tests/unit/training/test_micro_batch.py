@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.noise import ActivationNoise
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.state import snapshot
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
@@ -55,8 +55,8 @@ def test_rows_of_a_population_and_weights_are_split_with_their_examples(weighted
     index = torch.stack([torch.arange(6), torch.arange(5, 11)])
     rows = Rows(index, weight if weighted else None)
     one = problem(rows=rows)
-    batch = one.batch(torch.arange(6).expand(2, 6))
-    w = one.starting_points(2, Generator().manual_seed(0), "he")
+    batch = one.data.batch(torch.arange(6).expand(2, 6))
+    w = starting_points(one, 2, Generator().manual_seed(0), "he")
     value, grad = one.value_and_grad(w, batch)
     value, grad = value.clone(), grad.clone()
     other = problem(rows=rows)

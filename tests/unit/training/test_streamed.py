@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
+from bayesieve.core.reading import with_data
 from bayesieve.core.state import snapshot
 from bayesieve.data.augment import Augment
 from bayesieve.data.streams import StoredRows, Stream
@@ -49,7 +50,7 @@ def test_a_stream_trains_as_the_same_batches_do(engine):
         renew(engine, in_memory, state, step, 5)
         rows = torch.tensor([int((row == X).all(1).nonzero()) for row in x])
         assert torch.equal(Y[rows], y)
-        engine.step(in_memory, state, in_memory.batch(rows))
+        engine.step(in_memory, state, in_memory.data.batch(rows))
     for name, value in snapshot(state).items():
         if not name.startswith("controls"):
             assert torch.equal(snapshot(run.state)[name], value), name
@@ -135,7 +136,7 @@ def test_a_stream_has_no_tensor_of_all_inputs():
         Problem(network(), Categorical(), TensorDataset(X, Y), weight=torch.ones(N))
     with pytest.raises(ValueError, match="n_data is for streams"):
         Problem(network(), Categorical(), (X, Y), n_data=5)
-    assert problem.with_data((X, Y)).stream is None
+    assert with_data(problem, (X, Y)).data.stream is None
 
 
 def test_images_of_a_stream_are_changed_at_random():

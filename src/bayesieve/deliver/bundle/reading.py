@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from bayesieve.assess.predict import as_point
 from bayesieve.core import storage
 from bayesieve.core.likelihoods import Likelihood, from_dict
-from bayesieve.core.posterior import Posterior, Samples, as_point
+from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.storage import read_tensors
 from bayesieve.deliver.bundle import posterior as stored
 from bayesieve.deliver.bundle.graph import (

@@ -151,8 +151,8 @@ class TDAMP:
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> TDAMPState:
         """The prior, and a random start inside the data message, which fades by itself."""
-        check_likelihood(problem.likelihood, problem.sample.y)
-        if problem.weighted:
+        check_likelihood(problem.likelihood, problem.data.sample.y)
+        if problem.data.weighted:
             raise ValueError("TDAMP: every example counts once; remove the weights.")
         layout, wiring = problem.layout, Wiring(problem.network, self.prior.group)
         if self._joint and any(layer.window for layer in wiring.layers):
