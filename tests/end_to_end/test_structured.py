@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from bayesieve.assess import costs
 from bayesieve.deliver import runtime
 from bayesieve.fast.native import KernelUnavailableError
+from bayesieve.graph import costs
 from bayesieve.runs.config import RECORD
 from commands import ok
 
