@@ -108,9 +108,10 @@ def problem_of(name, n=24):
         x = normal32(n, *case.shape[1:], seed=1).to(next(model.parameters()).dtype)
     if name == "squeezed":
         return bs.Problem(model, bs.likelihoods.Bernoulli(), (x, torch.arange(n) % 2))
+    roles = {"roles": bs.Roles(prune=(nn.Embedding,))} if name == "words" else {}
     shape = model(x).shape
     y = torch.arange(shape[:-1].numel()).view(shape[:-1]) % min(shape[-1], 3)
-    return bs.Problem(model, bs.likelihoods.Categorical(), (x, y))
+    return bs.Problem(model, bs.likelihoods.Categorical(), (x, y), **roles)
 
 
 def pruned(name, engine):
@@ -132,7 +133,9 @@ def test_a_module_is_trained_pruned_compacted_and_read_back(name, engine, tmp_pa
         expected = masked(problem.x)
         assert torch.equal(saved.to_module()(problem.x), expected)
         torch.testing.assert_close(small(problem.x), expected, atol=1e-5, rtol=1e-5)
-    assert bs.predict(sparse, problem.x[:3], n_samples=2).probs.isfinite().all()
+    drawn = [bs.predict(q, problem.x[:3], n_samples=2).probs for q in (sparse, saved)]
+    assert torch.equal(*drawn)
+    assert drawn[0].isfinite().all()
     if name in NO_BUNDLE:
         with pytest.raises(UnsupportedModelError, match=NO_BUNDLE[name]):
             bs.save(small, tmp_path / "bundle", example=problem.x[:4])

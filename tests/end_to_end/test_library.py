@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import bayesieve as bs
 from bayesieve.core.posterior import SparseModel
-from bayesieve.core.storage import load_posterior, load_sparse
-from problems import normal32, seeded
-from zoo import Calling, built
+from problems import normal32
+from zoo import built
 
 
 @dataclass
@@ -110,87 +108,6 @@ def test_regression_learns_its_noise():
     assert 0.8 < result["coverage_90"] <= 1.0
     low, high = bs.predict(run.posterior, x, n_samples=20).interval(0.9)
     assert (low < high).all()
-
-
-class Transformer(nn.Module):
-    """The eight rows of a digit as a sentence of eight words."""
-
-    def __init__(self):
-        super().__init__()
-        self.enter = nn.Linear(8, 16)
-        self.place = nn.Parameter(torch.zeros(8, 16))
-        self.norm = nn.LayerNorm(16)
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.feed = nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
-        self.head = nn.Linear(16, 10)
-
-    def forward(self, x):
-        h = self.enter(x[:, 0]) + self.place
-        normed = self.norm(h)
-        h = h + self.attention(normed, normed, normed, need_weights=False)[0]
-        return self.head((h + self.feed(h)).mean(1))
-
-
-def bag():
-    return Calling(
-        lambda s, words: s.head(torch.tanh(s.embed(words)).mean(1)),
-        embed=nn.Embedding(12, 8),
-        head=nn.Linear(8, 3),
-    )
-
-
-def conv_net():
-    return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
-        nn.Linear(128, 10),
-    )  # fmt: skip
-
-
-def sentences():
-    """Words 0-3, 4-7 and 8-11 vote for one class each."""
-    words = torch.randint(12, (600, 7), generator=seeded(1))
-    votes = F.one_hot(words // 4, 3).sum(1)
-    return Split(words[:500], votes.argmax(1)[:500]), Split(words[500:], votes.argmax(1)[500:])
-
-
-def images(digits):
-    return digits.train, digits.test
-
-
-MAP_, SBNN_ = bs.MAP(lr=0.01), bs.SBNN(lr=0.01)
-CASES = {
-    "conv-sbnn": (conv_net, SBNN_, 6, 0.2),
-    "conv-local": (conv_net, bs.SBNN(lr=0.01, local=True), 6, 0.2),
-    "transformer-sbnn": (Transformer, SBNN_, 15, 0.35),
-    "transformer-map": (Transformer, MAP_, 10, 0.25),
-    "embedding-flat-vi": (bag, bs.FlatVI(lr=0.02), 20, 0.25),
-    "embedding-sbnn": (bag, bs.SBNN(lr=0.02), 20, 0.25),
-}
-
-
-@pytest.mark.parametrize(("build", "engine", "epochs", "bound"), CASES.values(), ids=CASES.keys())
-def test_any_module_is_fitted_pruned_scored_and_saved(
-    tmp_path, digits, build, engine, epochs, bound
-):
-    train, test = sentences() if build is bag else images(digits)
-    model = built(build)
-    roles = bs.Roles(prune=(nn.Embedding,))
-    problem = bs.Problem(model, bs.likelihoods.Categorical(), (train.x, train.y), roles=roles)
-    run = bs.fit(problem, engine, epochs=epochs, batch_size=64, schedule=bs.Schedule(kl=0.1))
-    dense = bs.evaluate(run.posterior, test)
-    assert dense["error"] < bound
-    score = "magnitude" if isinstance(engine, bs.MAP) else "snr"
-    sparse = bs.prune(run.posterior, bs.rules.keep_zeros(0.2, score=score))
-    assert 0.199 < sparse.zeros < 0.23
-    result = bs.evaluate(sparse, test, n_samples=3)
-    assert result["error"] < bound + 0.1
-    fresh = bs.Problem(model, bs.likelihoods.Categorical(), (train.x, train.y), roles=roles)
-    for thing, load in ((sparse, load_sparse), (run.posterior, load_posterior)):
-        again = load(bs.save(thing, tmp_path / "saved.safetensors"), fresh)
-        for n_samples in (0, 3):
-            first, other = (bs.predict(q, test.x, n_samples=n_samples) for q in (thing, again))
-            assert torch.equal(first.probs, other.probs)
 
 
 NAMESPACES = ["likelihoods", "priors", "rules", "runs"]

@@ -250,14 +250,6 @@ def agree(model, network, x):
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
 
 
-def test_javascript_and_torch_agree_on_the_digits(dense):
-    source = read_source(RunFolder(dense), "cpu")
-    levels = torch.ones_like(source.posterior.mean).long()
-    network = embed(source, levels, Limits())
-    x = torch.cat([source.data.test.x, source.data.train.x])[:500]
-    agree(source.model, network, x)
-
-
 @pytest.mark.skipif(
     not os.path.isdir(os.path.join(os.environ.get("BAYESIEVE_DATA", ""), "mnist")),
     reason="BAYESIEVE_DATA names no folder with mnist",
