@@ -21,7 +21,7 @@ from bayesieve.checks import check_choice, check_positive
 from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.priors import Normal, Number, per_model
-from bayesieve.core.problem import Problem
+from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.state import Controls
 
 # 1. Formulas: pure, elementwise, numbered, each with an example that prints a number.
