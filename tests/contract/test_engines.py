@@ -90,14 +90,7 @@ def test_equal_seeds_give_equal_results(engine, k):
 
 
 @EACH
-@pytest.mark.parametrize(
-    "case",
-    [
-        CASE,
-        NORMED,
-    ],
-    ids=lambda case: case.name,
-)
+@pytest.mark.parametrize("case", [CASE, NORMED], ids=lambda case: case.name)
 def test_a_second_run_on_the_same_problem_starts_afresh(engine, case):
     problem = problem_of(engine, case)
     first = engine.posterior(problem, trained(engine, problem))
@@ -367,8 +360,7 @@ def test_what_a_pruned_weight_holds_has_no_effect(engine, k):
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [pytest.param(engine, id=name) for name, engine in ENGINES.items()],
+    "engine", [pytest.param(engine, id=name) for name, engine in ENGINES.items()]
 )
 @POPULATIONS
 def test_weights_that_are_no_longer_trained_do_not_move(engine, k):

@@ -107,11 +107,7 @@ class AnyGraph(nn.Module):
         return self.head(pooled.reshape(pooled.shape[0], -1))
 
 
-FAMILIES = {
-    "mlp": mlp,
-    "conv": conv_net,
-    "any graph": lambda g: (AnyGraph(g), (2, 4, 4)),
-}
+FAMILIES = {"mlp": mlp, "conv": conv_net, "any graph": lambda g: (AnyGraph(g), (2, 4, 4))}
 FIXED = {  # of `architectures`, under random masks
     "residual": "ResNet-18",
     "concat": "DenseNet",

@@ -11,11 +11,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
-from bayesieve.core.priors import (
-    SpikeSlab,
-    inclusion_logit,
-    profiled_kl,
-)
+from bayesieve.core.priors import SpikeSlab, inclusion_logit, profiled_kl
 from bayesieve.core.problem import Problem
 from oracles import spike_slab_kl
 from problems import normal, seeded

@@ -85,9 +85,7 @@ def test_the_bias_of_momentum_has_a_closed_form(friction):
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [SGLD(Normal(1.0), 4e-3), SGHMC(Normal(1.0), 1e-3)],
-    ids=["sgld", "sghmc"],
+    "engine", [SGLD(Normal(1.0), 4e-3), SGHMC(Normal(1.0), 1e-3)], ids=["sgld", "sghmc"]
 )
 def test_logistic_regression_agrees_with_quadrature(engine):
     known = logistic()

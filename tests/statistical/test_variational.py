@@ -38,8 +38,7 @@ def assert_posterior(state, mean, std, allowance=0.02):
 
 
 @pytest.mark.parametrize(
-    "engine",
-    [pytest.param(engine, id=name) for name, engine in CONJUGATE.items()],
+    "engine", [pytest.param(engine, id=name) for name, engine in CONJUGATE.items()]
 )
 def test_conjugate_regression_has_the_exact_posterior(engine):
     known = conjugate()

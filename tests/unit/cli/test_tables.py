@@ -171,10 +171,7 @@ def test_fit_table_learns_what_the_classifier_learns(house, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "settings"),
-    [
-        ((), {"rule": "fdr"}),
-        (("--cross-validate",), {"rule": "cross-validated", "folds": 3}),
-    ],
+    [((), {"rule": "fdr"}), (("--cross-validate",), {"rule": "cross-validated", "folds": 3})],
 )
 def test_select_chooses_what_the_selector_chooses(house, tmp_path, monkeypatch, flags, settings):
     monkeypatch.setattr(tables, "_FOLDS", 3)

@@ -11,11 +11,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.network import Network, call_with, materialise, tied_names
 from bayesieve.core.posterior import Samples, SparseModel
 from bayesieve.core.storage import load_posterior, save
-from bayesieve.core.workspace import (
-    flat_statistics,
-    named_statistics,
-    statistics_names,
-)
+from bayesieve.core.workspace import flat_statistics, named_statistics, statistics_names
 from bayesieve.sieve.prune import reestimate_batchnorm
 from problems import normal32, seeded
 from zoo import built
@@ -33,10 +29,7 @@ def network_of():
 def samples(n=5):
     network = network_of()
     draws = normal32(n, network.layout.size, seed=1)
-    statistics = {
-        NAMES[0]: normal32(n, 4, seed=2),
-        NAMES[1]: normal32(n, 4, seed=3).exp(),
-    }
+    statistics = {NAMES[0]: normal32(n, 4, seed=2), NAMES[1]: normal32(n, 4, seed=3).exp()}
     shared = network.buffers() | {name: value.mean(0) for name, value in statistics.items()}
     return Samples(network, draws, None, shared, statistics)
 

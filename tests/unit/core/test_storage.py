@@ -15,12 +15,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.problem import Problem
-from bayesieve.core.storage import (
-    load_posterior,
-    load_sparse,
-    read_header,
-    save,
-)
+from bayesieve.core.storage import load_posterior, load_sparse, read_header, save
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 

@@ -14,13 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from bayesieve.assess.predict import predict
-from bayesieve.core.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    StudentT,
-)
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
 from bayesieve.core.problem import Problem

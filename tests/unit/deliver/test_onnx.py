@@ -8,13 +8,7 @@ from torch import nn
 
 import bayesieve
 from bayesieve.assess.predict import predict
-from bayesieve.core.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    StudentT,
-)
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.data.preprocessing import image_recipe, prepare_images

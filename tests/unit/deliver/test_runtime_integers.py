@@ -10,10 +10,7 @@ from bayesieve.deliver import runtime
 from bayesieve.deliver.c import quantise_rows
 from bayesieve.deliver.runtime import as_runtime, integers, kernels
 from bayesieve.deliver.runtime.integers import IntegerLayers, rounded, run_rounded
-from bayesieve.deliver.runtime.kernels import (
-    Affine,
-    by_input,
-)
+from bayesieve.deliver.runtime.kernels import Affine, by_input
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact
 

@@ -16,13 +16,7 @@ from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.channels import PROBIT_VARIANCE, Message, Unit, gaussian_channel
-from bayesieve.engines.tdamp.damp import (
-    Weights,
-    absorb_,
-    backward,
-    forward,
-    weight_score,
-)
+from bayesieve.engines.tdamp.damp import Weights, absorb_, backward, forward, weight_score
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
 from bayesieve.training.launch import fit

@@ -18,10 +18,7 @@ from bayesieve.sieve.compact import compact
 from problems import normal, normal32, seeded
 
 F64 = torch.float64
-WINDOWS = [
-    Window((3, 3), (1, 1), (1, 1), (1, 1)),
-    Window((2, 3), (2, 1), (0, 1), (1, 2)),
-]
+WINDOWS = [Window((3, 3), (1, 1), (1, 1), (1, 1)), Window((2, 3), (2, 1), (0, 1), (1, 2))]
 
 
 def unrolled(weight, window, height, width):

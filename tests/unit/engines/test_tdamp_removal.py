@@ -12,13 +12,7 @@ from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.channels import Unit, observe
 from bayesieve.engines.tdamp.damp import batch_score, readout_gram
-from bayesieve.engines.tdamp.groups import (
-    Readout,
-    eliminate,
-    removal_gain,
-    spd_inverse,
-    without,
-)
+from bayesieve.engines.tdamp.groups import Readout, eliminate, removal_gain, spd_inverse, without
 from bayesieve.nets import mlp
 from bayesieve.training.launch import fit
 from bayesieve.training.validation import Validation

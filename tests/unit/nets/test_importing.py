@@ -72,8 +72,7 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "factory",
-    ["sized", "swapped", "keywords", "other_names", "fixed", "double", "Net"],
+    "factory", ["sized", "swapped", "keywords", "other_names", "fixed", "double", "Net"]
 )
 @pytest.mark.parametrize("prefix", ["", "module:"])
 def test_factory_in_the_working_directory_is_built(module, factory, prefix):

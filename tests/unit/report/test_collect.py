@@ -18,14 +18,7 @@ from bayesieve.report.collect import chains, collect, history_columns
 from bayesieve.report.curve import _without_zeros
 from bayesieve.report.inputs import describe_inputs, importance
 from bayesieve.report.packing import unpack
-from bayesieve.report.source import (
-    DRAWN_BYTES,
-    MAX_BYTES,
-    MOST_DRAWS,
-    WEIGHT_BYTES,
-    Limits,
-    Source,
-)
+from bayesieve.report.source import DRAWN_BYTES, MAX_BYTES, MOST_DRAWS, WEIGHT_BYTES, Limits, Source
 from reports import QUICK, digits_source, table_data, table_source
 
 DOCS = Path(__file__).parents[3] / "docs" / "report.md"

@@ -6,13 +6,7 @@ from scipy import stats
 from torch import nn
 
 from bayesieve.assess.predict import predict
-from bayesieve.core.likelihoods import (
-    Bernoulli,
-    Categorical,
-    Gaussian,
-    Heteroscedastic,
-    StudentT,
-)
+from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.network import materialise
 from bayesieve.core.posterior import Samples
 from bayesieve.data import DataSet, Examples

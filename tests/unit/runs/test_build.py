@@ -60,10 +60,7 @@ def changed(**sections):
         ),
         (changed(training=TrainingConfig(distill_epochs=2)), "needs `distill`"),
         (changed(training=TrainingConfig(distill=0)), "distill must be > 0"),
-        (
-            changed(training=TrainingConfig(distill=2, distill_weight=2.0)),
-            "distill_weight must be",
-        ),
+        (changed(training=TrainingConfig(distill=2, distill_weight=2.0)), "distill_weight must be"),
     ],
 )
 def test_wrong_settings_raise_before_training(config, message):

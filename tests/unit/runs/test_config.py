@@ -76,10 +76,7 @@ def test_a_setting_of_version_02_that_changed_nothing_is_passed_over():
     ("values", "message"),
     [
         ({"enginee": {}}, "unknown section 'enginee'.*Did you mean 'engine'"),
-        (
-            {"engine": {"slab_sd": 1}},
-            "unknown key 'engine.slab_sd'.*'engine.slab_std'",
-        ),
+        ({"engine": {"slab_sd": 1}}, "unknown key 'engine.slab_sd'.*'engine.slab_std'"),
         ({"engine": 3}, "engine must hold keys and values"),
         ({"engine": {"paired": True}}, "unknown key 'engine.paired'"),
         ({"engine": {"name": "sbn"}}, "must be one of map, flat-vi, sbnn.*Did you mean 'sbnn'"),

@@ -18,11 +18,7 @@ from bayesieve.engines.laplace import laplace
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.tdamp import TDAMP
-from bayesieve.sieve.evidence import (
-    evidence_report,
-    prune_by_evidence,
-    weight_evidence,
-)
+from bayesieve.sieve.evidence import evidence_report, prune_by_evidence, weight_evidence
 from bayesieve.sieve.rules import keep_zeros
 from problems import known_support, run
 

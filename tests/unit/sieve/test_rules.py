@@ -4,12 +4,7 @@ from torch import nn
 
 from bayesieve.core.layout import Roles
 from bayesieve.core.posterior import Factorised, Samples
-from bayesieve.sieve.rules import (
-    keep_n_of_m,
-    keep_probable,
-    keep_scored,
-    keep_zeros,
-)
+from bayesieve.sieve.rules import keep_n_of_m, keep_probable, keep_scored, keep_zeros
 from bayesieve.sieve.units import units_of
 
 

@@ -165,10 +165,7 @@ def test_patience_waits_for_the_slowest_group():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"groups": (0, 2, 1, 4)}, "without gaps"),
-        ({"every": 0}, "every must be > 0"),
-    ],
+    [({"groups": (0, 2, 1, 4)}, "without gaps"), ({"every": 0}, "every must be > 0")],
 )
 def test_bad_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
