@@ -56,7 +56,7 @@ def inclusion_score(posterior: Posterior) -> Tensor:
         >>> inclusion_score(_example(logit_inclusion=[0.0, 40.0, 50.0]))
         tensor([ 0., 40., 50.])
     """
-    logit = posterior.logit_inclusion
+    logit: Tensor | None = getattr(posterior, "logit_inclusion", None)
     if logit is None and posterior.inclusion is not None:
         logit = posterior.inclusion.logit()
     if logit is None:
