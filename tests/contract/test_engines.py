@@ -359,9 +359,7 @@ def test_what_a_pruned_weight_holds_has_no_effect(engine, k):
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(engine, id=name) for name, engine in ENGINES.items()]
-)
+@EACH
 @POPULATIONS
 def test_weights_that_are_no_longer_trained_do_not_move(engine, k):
     problem = problem_of(engine)

@@ -99,6 +99,8 @@ def test_evidence_needs_a_prior(network_of, make):
 
 def test_an_unknown_posterior_may_bring_inclusion_but_needs_a_std(random_posterior):
     class Other:
+        logit_inclusion = None
+
         def __init__(self, inner):
             self.mean, self.inclusion, self.layout = inner.mean, inner.inclusion, inner.layout
 
