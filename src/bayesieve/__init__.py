@@ -96,12 +96,13 @@ _NAMESPACES = {
     "rules": "sieve.rules",
     "runs": "runs",
 }
+_READING = {"Problem", "evaluate", "predict"}  # take a DataLoader, too
 __all__ = [*_HOME, *_NAMESPACES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Problem":
-        import_module("bayesieve.data.streams")  # so that a problem reads loaders
+    if name in _READING:
+        import_module("bayesieve.data.streams")  # which then reads loaders for the heart
     if name in _NAMESPACES:
         return import_module(f"bayesieve.{_NAMESPACES[name]}")
     if name in _HOME:

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from bayesieve.assess.metrics import classification_report, monte_carlo_error, regression_report
 from bayesieve.assess.predict import OODScore, Predictor, predict, predict_stream
-from bayesieve.core.batch import Data, ExamplesLike, pair_of
-from bayesieve.core.likelihoods import ClassPrediction, Prediction
-from bayesieve.core.likelihoods.classes import wrong_share
-from bayesieve.core.likelihoods.prediction import IGNORED
+from bayesieve.core.batch import Data, ExamplesLike, Streamed, pair_of, stream_of
+from bayesieve.core.likelihoods.prediction import (
+    IGNORED,
+    ClassPrediction,
+    Prediction,
+    wrong_share,
+)
 from bayesieve.core.posterior import Posterior, SparseModel, present_entries
-from bayesieve.data.streams import Streamed, stream_of
 
 
 @dataclass(frozen=True, eq=False)

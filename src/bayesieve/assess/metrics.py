@@ -30,14 +30,15 @@ import torch
 from torch import Tensor
 
 from bayesieve.checks import check_choice, check_positive
-from bayesieve.core.likelihoods import (
+from bayesieve.core.likelihoods.prediction import (
     ClassPrediction,
-    Gaussian,
+    Drawn,
     Prediction,
-    RealLikelihood,
     RealPrediction,
+    at_temperature,
+    independent_means,
 )
-from bayesieve.core.likelihoods.prediction import Drawn, at_temperature, independent_means
+from bayesieve.core.likelihoods.real import Gaussian, RealLikelihood
 
 Binning = Literal["equal-width", "equal-mass"]
 

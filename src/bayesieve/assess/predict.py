@@ -17,13 +17,13 @@ from torch import Generator, Tensor, nn
 
 from bayesieve.assess.metrics import monte_carlo_error, negative_log_likelihood
 from bayesieve.checks import check_fraction, check_not_negative, check_positive
-from bayesieve.core.batch import first_not_finite
+from bayesieve.core.batch import StreamLike, first_not_finite, stream_of
 from bayesieve.core.inputs import Input, as_inputs, one_input, shown, tensors_of
-from bayesieve.core.likelihoods import ClassPrediction as ClassPrediction
-from bayesieve.core.likelihoods import Likelihood
-from bayesieve.core.likelihoods import Prediction as Prediction
-from bayesieve.core.likelihoods import RealPrediction as RealPrediction
+from bayesieve.core.likelihoods.base import Likelihood
+from bayesieve.core.likelihoods.prediction import ClassPrediction as ClassPrediction
 from bayesieve.core.likelihoods.prediction import Drawn
+from bayesieve.core.likelihoods.prediction import Prediction as Prediction
+from bayesieve.core.likelihoods.prediction import RealPrediction as RealPrediction
 from bayesieve.core.network import Buffers, Network, materialise
 from bayesieve.core.posterior import (
     Factorised,
@@ -34,7 +34,6 @@ from bayesieve.core.posterior import (
     posterior_of,
 )
 from bayesieve.core.random import generator_on
-from bayesieve.data.streams import Stream, stream_of
 from bayesieve.fast.evaluator import Evaluator, evaluator
 
 TOLERANCE = 0.02
@@ -187,7 +186,7 @@ def _with_familiarity(
 
 def predict_stream(
     model: Posterior | SparseModel | Predictor,
-    stream: Stream,
+    stream: StreamLike,
     *,
     n_samples: int | None,
     **options: Any,

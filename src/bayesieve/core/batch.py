@@ -159,7 +159,8 @@ def pair_of(who: str, data: Data) -> tuple[Input, Tensor]:
         kind = type(data).__name__
         raise TypeError(
             f"{who}: data must be an (x, y) pair of tensors or have .x and .y, got {kind}. "
-            "Read a Dataset or DataLoader into memory with bayesieve.data.gather."
+            "Read a Dataset or DataLoader into memory with bayesieve.data.gather, or import "
+            "bayesieve.data.streams, which reads it batch by batch."
         )
     if not isinstance(y, Tensor):
         raise TypeError(f"{who}: y must be a tensor, got {type(y).__name__}. Use torch.as_tensor.")

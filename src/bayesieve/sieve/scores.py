@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.checks import check_choice
-from bayesieve.core.likelihoods import Gaussian
+from bayesieve.core.likelihoods.real import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Posterior, Samples
 

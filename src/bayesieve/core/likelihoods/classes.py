@@ -26,6 +26,7 @@ from bayesieve.core.likelihoods.prediction import (
     information,
     log_mean_prob,
     missing_entropy,
+    wrong_share,
 )
 from bayesieve.errors import UnsupportedModelError
 
@@ -43,18 +44,6 @@ def log_softmax(x: Tensor) -> Tensor:
     if not few or torch.compiler.is_compiling():
         return F.log_softmax(x, -1)
     return F.log_softmax(x.movedim(-1, 0).contiguous(), 0).movedim(0, -1).contiguous()
-
-
-def wrong_share(found: Tensor, labels: Tensor) -> Tensor:
-    """Share of positions, (n, ...), with another label; those that are `IGNORED` do not count.
-
-    Example:
-        >>> wrong_share(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, IGNORED]]))
-        tensor([0.5000], dtype=torch.float64)
-    """
-    counted = (labels != IGNORED).reshape(len(labels), -1)
-    wrong = (found != labels).reshape(len(labels), -1) & counted
-    return wrong.double().sum(1) / counted.sum(1).clamp_min(1)
 
 
 class ClassLikelihood(Likelihood):

@@ -37,6 +37,18 @@ Drawn = Literal["all", "independent", "pairs"]
 IGNORED = -(2**63)  # label of a position that does not count; no other negative number is let pass
 
 
+def wrong_share(found: Tensor, labels: Tensor) -> Tensor:
+    """Share of positions, (n, ...), with another label; those that are `IGNORED` do not count.
+
+    Example:
+        >>> wrong_share(torch.tensor([[0, 1, 1]]), torch.tensor([[0, 0, IGNORED]]))
+        tensor([0.5000], dtype=torch.float64)
+    """
+    counted = (labels != IGNORED).reshape(len(labels), -1)
+    wrong = (found != labels).reshape(len(labels), -1) & counted
+    return wrong.double().sum(1) / counted.sum(1).clamp_min(1)
+
+
 def log_mean_prob(sample_log_probs: Tensor) -> Tensor:
     """Log of the mean probabilities over draws: (S, N, C) to (N, C)."""
     return torch.logsumexp(sample_log_probs, 0) - math.log(sample_log_probs.shape[0])
