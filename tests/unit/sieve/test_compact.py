@@ -85,7 +85,7 @@ def test_constants_pass_through_activations(between, value):
 
 def test_constants_pass_through_batch_norm_and_pooling_into_a_flattened_layer():
     norm = filled(nn.BatchNorm2d(2), [1, 3], [0, 1])
-    norm.running_mean[1], norm.running_var[1], norm.eps = 2.0, 4.0, 0.0
+    norm.running_mean[1], norm.running_var[1], norm.eps = 2.0, 4.0, 1e-12
     conv = nn.Conv2d(1, 2, 3)
     with torch.no_grad():
         conv.weight[1] = 0
