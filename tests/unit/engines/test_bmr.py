@@ -15,7 +15,7 @@ from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.priors import LayerScaled, evidence_at_zero, log_normal_gamma_kl, mask_log_odds
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
-from problems import known_support, no_data, normal, normal32, renew, run, seeded
+from problems import known_support, normal, normal32, renew, run, seeded
 from zoo import BY_NAME, chain
 
 EAGER = Reduction("savage-dickey", steps_per_epoch=50, start=0.0, end=2 / 3, spare_last=False)
@@ -146,20 +146,6 @@ def test_standard_coordinates_have_the_gradient_of_the_papers_form_and_weights_f
     steps = (state.mean / after - values[0]).abs(), (state.log_std - after.log() - values[1]).abs()
     for step in steps:
         torch.testing.assert_close(step, torch.full_like(step, 1e-3 / 0.9), rtol=1e-3, atol=0)
-
-
-@pytest.mark.slow
-def test_both_coordinates_have_one_optimum():
-    problem = no_data()
-    ends = []
-    for coordinates in ("weights", "standard"):
-        engine = BMR(LayerScaled(last_std=0.3), None, lr=0.05, coordinates=coordinates)
-        state = run(engine, problem, 500, decay=True)
-        hidden, sigma = state.mean / widths(state), state.log_std.exp() / widths(state)
-        torch.testing.assert_close(hidden, torch.zeros_like(hidden), rtol=0, atol=0.03)
-        torch.testing.assert_close(sigma, torch.ones_like(sigma), rtol=0, atol=0.05)
-        ends.append(widths(state))
-    torch.testing.assert_close(*ends, rtol=0.05, atol=0)
 
 
 def test_local_noise_has_the_gradient_of_the_same_objective():

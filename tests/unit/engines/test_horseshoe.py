@@ -68,7 +68,7 @@ def test_special_layers_have_fewer_scales():
 
 
 def objective(problem, state, leaves, noise, scale_noise):
-    """-ELBO / N at one draw, as one differentiable expression in ŵ and γ."""
+    """KL, and -ELBO / N at one draw, each as one differentiable expression in ŵ and γ."""
     mean, log_std, scale_mean, scale_log_std = leaves
     scales, log_prior = state.groups, state.prior.log_std
     width = scales.log_expected_power(scale_mean, scale_log_std.exp(), log_prior).exp()
@@ -86,11 +86,12 @@ def objective(problem, state, leaves, noise, scale_noise):
     p = torch.distributions.Normal(0, torch.ones_like(hidden_mean))
     kl = torch.distributions.kl_divergence(q, p).sum()
     scale_kl = log_normal_gamma_kl(scale_mean, scale_log_std, state.prior.shape, state.prior.rate)
-    return (kl + (scales.active * scale_kl).sum() - log_lik) / problem.n_data
+    kl = kl + (scales.active * scale_kl).sum()
+    return kl, (kl - log_lik) / problem.n_data
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_the_gradient_is_that_of_the_elbo(held):
+def test_the_kl_and_the_gradient_are_those_of_the_elbo(held):
     problem, engine = deep(), HorseshoeVI(init_std=0.3)
     state = engine.init(problem, seeded(0))
     assert not state.prior.held
@@ -100,7 +101,8 @@ def test_the_gradient_is_that_of_the_elbo(held):
     noise = torch.empty_like(state.log_std).normal_(generator=source)
     names = ("mean", "log_std", "scale_mean", "scale_log_std")
     leaves = [getattr(state, name).clone().requires_grad_() for name in names]
-    loss = objective(problem, state, leaves, noise, scale_noise)
+    kl, loss = objective(problem, state, leaves, noise, scale_noise)
+    torch.testing.assert_close(engine.kl(state)[0], kl.detach())
     grads = list(torch.autograd.grad(loss, leaves))
     grads[0] = grads[0] * state.groups.to_entries(log_widths(state).exp())
     state.generator.manual_seed(0)
@@ -108,24 +110,6 @@ def test_the_gradient_is_that_of_the_elbo(held):
     for name, grad in zip(names, grads, strict=True):
         first = getattr(state, name + "_moments").first / 0.1  # after one step
         torch.testing.assert_close(first, grad, msg=name)
-
-
-def test_the_reported_kl_is_exact():
-    problem, engine = deep(), HorseshoeVI(init_std=0.3)
-    state = engine.init(problem, seeded(0))
-    width = state.groups.to_entries(log_widths(state).exp())
-    q = torch.distributions.Normal(state.mean / width, state.log_std.exp() / width)
-    p = torch.distributions.Normal(0, torch.ones_like(width))
-    weights = torch.distributions.kl_divergence(q, p).sum()
-    logs = torch.distributions.LogNormal(state.scale_mean, state.scale_log_std.exp())
-    gamma = torch.distributions.Gamma(state.prior.shape, state.prior.rate)
-    source = seeded(3)
-    noise = torch.empty(100_000, state.groups.size, dtype=torch.float64)
-    x = state.scale_mean + state.scale_log_std.exp() * noise.normal_(generator=source)
-    values = (logs.log_prob(x.exp()) - gamma.log_prob(x.exp())) * state.groups.active
-    values = values.sum(1) + weights
-    error = values.std() / math.sqrt(len(values))
-    assert (values.mean() - engine.kl(state)[0]).abs() < 4 * error
 
 
 def test_layer_scales_start_at_the_size_of_the_weights():
@@ -217,12 +201,6 @@ def test_draws_share_scales_within_a_unit_only_beyond_the_layer():
     assert within > between + 0.02
     assert between > 0.01
     assert across.abs() < 4.5 / math.sqrt(50_000)
-
-
-def test_draws_have_heavier_tails_than_a_gaussian():
-    draws = posterior_of(init_std=1.0).draw(50_000, seeded(2))
-    z = (draws - draws.mean(0)) / draws.std(0)
-    assert (z[:, :4].pow(4).mean(0) > 3.5).all()
 
 
 def unit_score(posterior):

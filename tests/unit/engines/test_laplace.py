@@ -77,16 +77,6 @@ def test_the_exact_precision_is_the_gauss_newton_diagonal(likelihood):
     assert torch.equal(found.mean, problem.initial)
 
 
-@LIKELIHOODS
-def test_sampled_labels_agree_on_average(likelihood):
-    model, (x, y) = case_of(likelihood)
-    many = Problem(model, likelihood, (x.repeat(300, 1), torch.cat([y] * 300)))
-    prior = Normal(0.5)
-    exact = laplace(many, prior=prior, labels="exact", batch_size=600).std
-    sampled = laplace(many, prior=prior, labels="sampled", batch_size=600).std
-    torch.testing.assert_close(sampled, exact, rtol=0.1, atol=0)
-
-
 def reader():
     """Two classes at each of three positions, from tokens mixed over the positions."""
     return Calling(

@@ -123,19 +123,6 @@ def test_the_bias_belongs_to_the_last_block(monkeypatch):
     torch.testing.assert_close(found.reduced(keep).posterior.mean, found.posterior.mean)
 
 
-def test_following_keeps_the_outputs_where_inputs_repeat_each_other():
-    # Two equal inputs: one weight can go and the other takes its part.
-    x = normal(50, 2, seed=2)
-    x = torch.cat([x, x[:, :1]], 1)
-    model = nn.Sequential(nn.Linear(3, 1, bias=False)).double()
-    model[0].weight.data = torch.tensor([[1.0, 0.5, 2.0]], dtype=torch.float64)
-    problem = Problem(model, Gaussian(0.1), (x, model(x).detach()))
-    units = laplace_units(problem, prior=Normal(100.0), labels="exact")
-    found = units.reduced(torch.tensor([True, True, False]))
-    expected = torch.tensor([3.0, 0.5, 0.0], dtype=torch.float64)
-    torch.testing.assert_close(found.posterior.mean, expected, rtol=0, atol=1e-3)
-
-
 def test_a_frozen_bias_has_no_part_and_a_bare_layer_is_a_network():
     x, y = normal(20, 3, seed=4), normal(20, 1, seed=5)
     layer = nn.Linear(3, 1).double()

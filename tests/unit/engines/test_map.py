@@ -6,7 +6,7 @@ from torch import distributions as td
 
 from bayesieve.core.posterior import Samples
 from bayesieve.core.priors import Normal, SpikeSlab, inclusion_logit
-from bayesieve.engines.map import MAP, prior_gradient
+from bayesieve.engines.map import MAP
 from problems import run, seeded
 from zoo import BY_NAME, plain_log_lik
 
@@ -97,13 +97,6 @@ def test_scales_reach_the_step():
     for _ in range(5):
         MAP(prior=Normal(0.1), lr=0.01).step(problem, state, case.data())
     torch.testing.assert_close(state.w, expected.w)
-
-
-@pytest.mark.parametrize("prior", PRIORS[1:], ids=str)
-def test_prior_gradient_equals_autograd(prior):
-    w = torch.linspace(-2, 2, 41, dtype=torch.float64).requires_grad_()
-    exact = torch.autograd.grad(-log_density(prior, w).sum(), w)[0]
-    torch.testing.assert_close(prior_gradient(w.detach(), prior), exact)
 
 
 @pytest.mark.parametrize("name", ["mlp", "layer_norm"])

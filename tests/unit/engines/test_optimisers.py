@@ -35,15 +35,6 @@ def test_the_path_equals_torch_adam(dtype):
     torch.testing.assert_close(parameter, theirs.detach(), rtol=0, atol=tolerance)
 
 
-def test_the_first_step_has_the_length_of_the_learning_rate():
-    parameter = torch.zeros(2, 3)
-    moments = Moments.zeros_like(parameter)
-    grad = torch.tensor([[1e-4, -5.0, 3.0], [2.0, 1.0, -1.0]])
-    lr = torch.tensor([[0.1], [0.2]])
-    adam_(parameter, grad, moments, pace_of(lr, torch.tensor(1.0)))
-    torch.testing.assert_close(parameter, -lr * grad.sign(), rtol=2e-4, atol=0)
-
-
 def path(grads, lr=0.1, scale=1.0):
     parameter = torch.zeros_like(grads[0])
     moments = Moments.zeros_like(parameter)

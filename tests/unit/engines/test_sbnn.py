@@ -82,14 +82,8 @@ def short_proximal_step(kl_scale=3.0, lr_scale=0.5):
     return moved, (grad - kl_mean, grad * noise - kl_std)
 
 
-def test_a_short_proximal_step_follows_the_gradient_in_the_mean():
-    moved, expected = short_proximal_step()
-    torch.testing.assert_close(moved[0], expected[0], rtol=1e-3, atol=1e-3)
-
-
-def test_a_short_proximal_step_follows_the_gradient_in_the_std():
-    moved, expected = short_proximal_step()
-    torch.testing.assert_close(moved[1], expected[1], rtol=1e-3, atol=1e-3)
+def test_a_short_proximal_step_follows_the_gradient_in_mean_and_std():
+    torch.testing.assert_close(*short_proximal_step(), rtol=1e-3, atol=1e-3)
 
 
 def test_proximal_descent_survives_a_prior_that_is_stiff_for_gradient_descent():

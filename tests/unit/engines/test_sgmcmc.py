@@ -43,14 +43,6 @@ def test_temperature_zero_with_momentum_is_heavy_ball():
     torch.testing.assert_close(state.w, w)
 
 
-@pytest.mark.parametrize("engine", [SGLD(temperature=0.0), SGHMC(temperature=0.0)], ids=str)
-def test_no_gradient_and_no_temperature_move_nothing(engine):
-    state = run(engine, no_data(), 5, n_models=2)
-    start = engine.init(no_data(), seeded(0), 2).w
-    start[0].zero_()
-    assert (state.w[0] == 0).all()
-
-
 def test_full_friction_is_langevin():
     known = conjugate()
     prior = GaussianLaplace(0.3, 1.0)
@@ -59,17 +51,6 @@ def test_full_friction_is_langevin():
     ours, theirs = (run(engine, known.problem, 20, n_models=2) for engine in (slow, fast))
     torch.testing.assert_close(ours.w, theirs.w)
     torch.testing.assert_close(ours.latents.rho, theirs.latents.rho)
-
-
-def test_the_noise_has_the_stated_variance():
-    d = 20_000
-    for engine, variance in (
-        (SGLD(step_size=0.01, temperature=0.5), 2 * 0.01 * 0.5),
-        (SGHMC(step_size=0.2, temperature=0.5, friction=0.3), 2 * 0.2 * (0.3 - 0.1) * 0.5),
-    ):
-        state = run(engine, no_data(d), 1)
-        error = math.sqrt(2 / d)  # relative, of a variance from d normals
-        assert abs(state.w.square().mean().item() / variance - 1) < 4 * error
 
 
 def test_point_parameters_climb_without_noise_or_prior():
@@ -83,15 +64,16 @@ def test_point_parameters_climb_without_noise_or_prior():
 
 
 @pytest.mark.parametrize(("kind", "share"), [(SGLD, 1.0), (SGHMC, 0.1 - 0.5 * 1e-3)])
-def test_the_metric_scales_step_and_noise_alike(kind, share):
+@pytest.mark.parametrize("scaled", [False, True])
+def test_the_metric_scales_step_and_noise_alike(kind, share, scaled):
     known = conjugate()
-    engine = kind(Normal(0.5), 1e-3, 0.5, preconditioned=True)
+    engine = kind(Normal(0.5), 1e-3, 0.5, preconditioned=scaled)
     state = engine.init(known.problem, seeded(0))
     noise = torch.empty(1, 4, dtype=F64).normal_(generator=seeded(0))
     grad = log_posterior_gradient(known, torch.zeros(1, 4, dtype=F64))
     engine.step(known.problem, state, Batch(known.x, known.y))
     square = 0.99 + 0.01 * (grad / 32).square()
-    metric = 1 / (square.sqrt() + 1e-5)
+    metric = 1 / (square.sqrt() + 1e-5) if scaled else torch.ones(())
     expected = 1e-3 * metric * grad + (2 * 1e-3 * share * 0.5 * metric).sqrt() * noise
     torch.testing.assert_close(state.w, expected)
 

@@ -12,7 +12,6 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
-from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.channels import PROBIT_VARIANCE, Message, Unit, gaussian_channel
@@ -71,20 +70,6 @@ def test_a_wide_linear_model_is_bayesian_regression_on_orthogonal_rows(width):
     error = (posterior.mean - exact_mean).norm() / exact_mean.norm()
     assert error < 10 / width  # the cavity term that AMP drops
     torch.testing.assert_close(posterior.std.square(), exact_var, rtol=100 / width, atol=0)
-
-
-def test_a_linear_model_with_orthogonal_columns_and_much_noise_is_bayesian_regression():
-    """V << v: the dropped cavity term vanishes, whatever the width."""
-    x = torch.linalg.qr(normal(4000, 3, seed=1))[0] * 4000**0.5
-    y = x @ torch.tensor([[1.0], [-0.5], [0.0]], dtype=F64) + 20 * normal(4000, 1, seed=2)
-    problem = Problem(linear_model(3), Gaussian(20.0), (x, y))
-    engine = TDAMP(prior=GroupSparse(output_variance=3.0), **PLAIN)
-    posterior = engine.posterior(problem, run(engine, problem, 1, size=4000))
-    precision = 1 + 4000 / 400.0
-    torch.testing.assert_close(posterior.mean, (x.T @ y)[:, 0] / 400 / precision, rtol=0.02, atol=0)
-    torch.testing.assert_close(
-        posterior.std, torch.full((3,), precision**-0.5, dtype=F64), rtol=0.02, atol=0
-    )
 
 
 @pytest.mark.parametrize(("n", "passes"), [(200, 20), (1000, 8)])
@@ -194,16 +179,10 @@ def test_the_message_down_has_the_precision_of_assumed_density_filtering():
 
 def test_the_spread_of_a_layer_is_that_of_a_product_of_normals():
     unit, weights, _, _ = one_output()
-    n = 200_000
-    u = unit.mean + unit.var.sqrt() * normal(n, 5, seed=5)
-    w = weights.mean + weights.var.sqrt() * normal(n, 5, seed=6)
-    z = (u * w).sum(1)
-    found = forward(unit, weights)
-    standard_error = (z.var() / n).sqrt().item()
-    assert found.mean.item() == pytest.approx(z.mean().item(), abs=4 * standard_error)
-    fourth = (z - z.mean()).pow(4).mean()
-    error = ((fourth - z.var() ** 2) / n).sqrt().item()
-    assert found.var.item() == pytest.approx(z.var().item(), abs=4 * error)
+    (u, u_var), (w, w_var) = unit, weights[:2]
+    found, var = forward(unit, weights), (u.square() + u_var) * (w.square() + w_var) - (u * w) ** 2
+    torch.testing.assert_close(found.mean, (u * w).sum(1, keepdim=True))
+    torch.testing.assert_close(found.var, var.sum(1, keepdim=True))
 
 
 def test_damping_of_one_moves_nothing():
@@ -263,15 +242,6 @@ def test_the_trust_region_bounds_the_move_and_leaves_the_width_alone():
     assert moved.item() == pytest.approx(0.2 + 0.5 * 0.2, rel=1e-5)
     assert data.precision.tolist() == [3.0, 0.0]
     assert data.linear[1] == 0
-
-
-def test_learning_from_clouds():
-    problem, engine = problem_of(), TDAMP()
-    state = run(engine, problem, 30, k=3)
-    for member in range(3):
-        posterior = engine.posterior(problem, state, member)
-        outputs = posterior.network.outputs(posterior.mean[None], problem.x, {})[0]
-        assert (outputs.argmax(1) == problem.y).double().mean() > 0.9
 
 
 def test_members_do_not_see_each_other_and_may_see_their_own_batches():
@@ -351,32 +321,6 @@ def test_the_slab_variance_is_learned_on_request():
     assert fixed.slab_var[0, 0] == GroupSparse().slab_variance(4, last=False)
     assert learned.slab_var[0, 0] != fixed.slab_var[0, 0]
     assert (learned.slab_var > 0).all()
-
-
-def test_a_restored_run_continues_bit_for_bit_and_in_place():
-    problem, engine = problem_of(), TDAMP(keep=0.5, prune_passes=(1, 3))
-    state = run(engine, problem, 7)
-    addresses = [value.data_ptr() for _, value in named_tensors(state)]
-    fresh = engine.init(problem, seeded(9))
-    restore_(fresh, snapshot(state))
-    for resumed in (state, fresh):
-        for i in range(5):
-            rows = slice(20 * (i % 3), 20 * (i % 3) + 20)
-            engine.step(problem, resumed, Batch(problem.x[rows], problem.y[rows]))
-    for name, value in snapshot(state).items():
-        assert torch.equal(value, snapshot(fresh)[name]), name
-    assert [value.data_ptr() for _, value in named_tensors(state)] == addresses
-
-
-def test_a_warm_start_takes_over_mean_and_width():
-    problem, engine = problem_of(), TDAMP(keep=1.0)
-    posterior = engine.posterior(problem, run(engine, problem, 9))
-    state = engine.init(problem, seeded(3), 2)
-    engine.warm_start_(state, posterior)
-    again = engine.posterior(problem, state, 1)
-    torch.testing.assert_close(again.mean, posterior.mean)
-    prior_std = state.prior_precision[1].rsqrt()
-    torch.testing.assert_close(again.std, torch.minimum(posterior.std, prior_std))
 
 
 def test_it_runs_under_fit_and_ends_in_a_posterior_the_rest_can_use():
