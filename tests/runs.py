@@ -136,3 +136,9 @@ def interrupt_after(monkeypatch, step, number=signal.SIGTERM):
         return one_step
 
     monkeypatch.setattr(loop, "make_stepper", make_interrupted)
+
+
+class Contrary:
+    """Held-out data that score worse the better the fit."""
+
+    x, y = toy().x, (toy().y + 1) % 3

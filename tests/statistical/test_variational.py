@@ -129,14 +129,6 @@ def test_logistic_regression_agrees_with_quadrature():
     assert log_evidence - 0.1 < best_elbo < log_evidence
 
 
-def test_a_single_component_makes_sbnn_and_flat_vi_the_same():
-    known = conjugate()
-    ours = run(SBNN(prior=SINGLE, lr=0.05, init_std=0.2), known.problem, 50)
-    theirs = run(FlatVI(prior=Normal(0.5), lr=0.05, init_std=0.2), known.problem, 50)
-    torch.testing.assert_close(ours.mean, theirs.mean)
-    torch.testing.assert_close(ours.log_std, theirs.log_std)
-
-
 def test_map_finds_the_mode():
     known = conjugate(orthogonal=False)
     engine = MAP(prior=Normal(0.5), lr=0.05)
@@ -168,14 +160,6 @@ def test_no_data_returns_the_normal_prior():
     torch.testing.assert_close(state.mean, torch.zeros_like(state.mean), rtol=0, atol=1e-4)
     exact = torch.full_like(state.log_std, math.log(0.3))
     torch.testing.assert_close(state.log_std, exact, rtol=0, atol=1e-3)
-
-
-def test_no_data_and_a_prior_at_the_draw_return_the_prior_too():
-    engine = FlatVI(prior=SpikeSlab(0.3, 0.3), lr=0.05, init_std=0.05)
-    state = run(engine, no_data(), 500, n_models=K, decay=True)
-    # At the prior the gradient for each draw is not 0, only its mean.
-    std = torch.full((3,), 0.3, dtype=torch.float64)
-    assert_posterior(state, torch.zeros_like(std), std)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -2,12 +2,11 @@
 
 import json
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from bayesieve.assess.evaluate import error_curve, evaluate, model_size
@@ -26,12 +25,6 @@ LABELS = torch.randint(4, (40,), generator=seeded(2))
 REALS = normal32(40, 2, seed=3)
 
 
-@dataclass
-class Split:
-    x: Tensor
-    y: Tensor
-
-
 def posterior_of(likelihood=None, n_outputs=4):
     return random_posterior(chain(3, 6, n_outputs, act=nn.ReLU), likelihood, 0.2, seed=4)
 
@@ -39,7 +32,7 @@ def posterior_of(likelihood=None, n_outputs=4):
 @pytest.mark.parametrize("n_samples", [0, 5])
 def test_classes(n_samples):
     posterior = posterior_of()
-    result = evaluate(posterior, Split(X, LABELS), n_samples=n_samples, seed=3)
+    result = evaluate(posterior, (X, LABELS), n_samples=n_samples, seed=3)
     probs = predict(posterior, X, n_samples=n_samples, seed=3).probs
     assert result["error"] == pytest.approx((probs.argmax(-1) != LABELS).double().mean().item())
     assert result["accuracy"] == pytest.approx(1 - result["error"])
@@ -53,9 +46,7 @@ def test_classes(n_samples):
 def test_soft_labels_count_as_their_most_probable_class():
     posterior = posterior_of()
     soft = 0.7 * F.one_hot(LABELS, 4) + 0.3 / 4
-    assert evaluate(posterior, Split(X, soft)).to_dict() == (
-        evaluate(posterior, Split(X, LABELS)).to_dict()
-    )
+    assert evaluate(posterior, (X, soft)).to_dict() == (evaluate(posterior, (X, LABELS)).to_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32])
@@ -63,7 +54,7 @@ def test_soft_labels_count_as_their_most_probable_class():
 def test_yes_or_no(dtype, shape):
     posterior = posterior_of(Bernoulli(), 1)
     y = (LABELS > 1).to(dtype)
-    result = evaluate(posterior, Split(X, y.view(shape)))
+    result = evaluate(posterior, (X, y.view(shape)))
     yes = predict(posterior, X).probs[:, 1]
     assert result["error"] == pytest.approx(((yes > 0.5) != y.bool()).double().mean().item())
     assert result["nll"] == pytest.approx(F.binary_cross_entropy(yes, y.double()).item())
@@ -71,7 +62,7 @@ def test_yes_or_no(dtype, shape):
 
 
 def test_temperature_rescales_the_averaged_probabilities():
-    posterior, split = posterior_of(), Split(X, LABELS)
+    posterior, split = posterior_of(), (X, LABELS)
     warm = evaluate(posterior, split, n_samples=4, temperature=2.0)
     log_probs = F.log_softmax(predict(posterior, X, n_samples=4).log_probs / 2, -1)
     assert warm["nll"] == pytest.approx(F.nll_loss(log_probs, LABELS).item())
@@ -84,7 +75,7 @@ def test_temperature_rescales_the_averaged_probabilities():
 def test_real_targets_come_back_in_their_unit(n_samples):
     posterior = posterior_of(Gaussian(0.5), 2)
     unit = torch.tensor([10.0, 3.0])
-    plain = evaluate(posterior, Split(X, REALS), n_samples=n_samples)
+    plain = evaluate(posterior, (X, REALS), n_samples=n_samples)
     examples = Examples(X, REALS, torch.tensor([100.0, -7.0]), unit)
     scaled = evaluate(posterior, examples, n_samples=n_samples)
     prediction = predict(posterior, X, n_samples=n_samples)
@@ -103,8 +94,8 @@ def test_real_targets_come_back_in_their_unit(n_samples):
 
 def test_one_output_takes_flat_targets():
     posterior = posterior_of(Gaussian(0.5), 1)
-    flat = evaluate(posterior, Split(X, REALS[:, 0])).to_dict()
-    assert flat == evaluate(posterior, Split(X, REALS[:, :1])).to_dict()
+    flat = evaluate(posterior, (X, REALS[:, 0])).to_dict()
+    assert flat == evaluate(posterior, (X, REALS[:, :1])).to_dict()
 
 
 def test_size_counts_every_parameter():
@@ -124,7 +115,7 @@ def test_size_counts_every_parameter():
 
 
 def test_error_curve_equals_one_evaluation_per_mask():
-    posterior, split = posterior_of(), Split(X, LABELS)
+    posterior, split = posterior_of(), (X, LABELS)
     masks = sparsity_curve(posterior, [0.0, 0.3, 0.6])
     rows = error_curve(posterior, masks, split)
     assert len(rows) == 3
@@ -139,7 +130,7 @@ def test_error_curve_equals_one_evaluation_per_mask():
 
 def test_error_curve_of_a_regression_has_rmse():
     posterior = posterior_of(Gaussian(0.5), 2)
-    rows = error_curve(posterior, sparsity_curve(posterior, [0.2]), Split(X, REALS))
+    rows = error_curve(posterior, sparsity_curve(posterior, [0.2]), (X, REALS))
     assert set(rows[0]) == {"zeros", "removed", "weights", "rmse", "nll"}
 
 
@@ -147,7 +138,7 @@ def test_error_curve_of_a_regression_has_rmse():
     ("posterior", "y"), [(posterior_of(), LABELS), (posterior_of(Gaussian(0.5), 2), REALS)]
 )
 def test_an_evaluation_prints_and_goes_into_json(posterior, y):
-    result = evaluate(posterior, Split(X, y), n_samples=2)
+    result = evaluate(posterior, (X, y), n_samples=2)
     values = result.to_dict()
     assert json.loads(json.dumps(values)) == values
     lines = str(result).splitlines()
@@ -171,25 +162,25 @@ def test_student_t_noise_is_scored_as_such():
 
 
 def test_a_pair_of_tensors_will_do():
-    whole = evaluate(posterior_of(), Split(X, LABELS)).to_dict()
+    whole = evaluate(posterior_of(), (X, LABELS)).to_dict()
     assert evaluate(posterior_of(), (X, LABELS)).to_dict() == whole
     masks = sparsity_curve(posterior_of(), [0.0])
     curve = error_curve(posterior_of(), masks, (X, LABELS))
-    assert curve == error_curve(posterior_of(), masks, Split(X, LABELS))
+    assert curve == error_curve(posterior_of(), masks, (X, LABELS))
 
 
 def test_wrong_inputs_raise():
     posterior, real = posterior_of(), posterior_of(Gaussian(0.5), 2)
     with pytest.raises(ValueError, match="x and y must have the same length > 0, got 40 and 39"):
-        evaluate(posterior, Split(X, LABELS[:-1]))
+        evaluate(posterior, (X, LABELS[:-1]))
     with pytest.raises(TypeError, match=r"evaluate: data must be .* got dict"):
         evaluate(posterior, {"x": X, "y": LABELS})
     with pytest.raises(ValueError, match=r"labels must lie in 0\.\.3"):
-        evaluate(posterior, Split(X, LABELS + 1))
+        evaluate(posterior, (X, LABELS + 1))
     with pytest.raises(ValueError, match="temperature must be > 0"):
-        evaluate(posterior, Split(X, LABELS), temperature=-1.0)
+        evaluate(posterior, (X, LABELS), temperature=-1.0)
     with pytest.raises(ValueError, match=r"predictions have shape \(40, 2\), targets \(40,\)"):
-        evaluate(real, Split(X, REALS[:, 0]))
+        evaluate(real, (X, REALS[:, 0]))
     with pytest.raises(ValueError, match="target_std must be a number or have shape"):
         evaluate(real, Examples(X, REALS, torch.zeros(3), torch.ones(3)))
 

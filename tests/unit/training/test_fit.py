@@ -31,6 +31,7 @@ from runs import (
     BATCH,
     N_DATA,
     PER_EPOCH,
+    Contrary,
     Spy,
     assert_equal_posteriors,
     assert_equal_runs,
@@ -74,10 +75,7 @@ def test_an_engine_renews_its_masks_between_steps_until_they_are_settled():
 
 
 def test_validation_counts_once_the_masks_are_settled():
-    class Contrary:  # scores worse the better the fit, so that the earliest epoch that counts wins
-        x, y = toy().x, (toy().y + 1) % 3
-
-    watch = Validation(Contrary, patience=100)
+    watch = Validation(Contrary, patience=100)  # the earliest epoch that counts wins
     run = fit_toy(toy(), RENEWING, epochs=20, seed=5, validation=watch)
     zeros = 1 - run.state.controls.keep.double().mean().item()
     assert zeros == pytest.approx(run.history[-1]["zeros"])
@@ -196,23 +194,18 @@ def test_history_holds_one_row_per_epoch_with_means_over_its_steps():
 
 def test_metrics_file_equals_the_history(tmp_path):
     problem = toy()
-    validation = Validation(Split(problem.x, problem.y))
+    validation = Validation((problem.x, problem.y))
     run = fit_toy(problem, SIMPLE, folder=tmp_path / "run", validation=validation)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == run.history
     assert all(row["seconds"] >= 0 for row in run.history)
 
 
-class Split:
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-
 def test_validation_scores_the_mean_of_every_model():
     problem = toy()
     x = normal(9, 4, seed=8, dtype=torch.float32)
     y = torch.arange(9) % 3
-    run = fit_toy(problem, SIMPLE, epochs=1, n_models=2, validation=Validation(Split(x, y)))
+    run = fit_toy(problem, SIMPLE, epochs=1, n_models=2, validation=Validation((x, y)))
     row = run.history[0]
     for i, posterior in enumerate(run.posteriors):
         logits = problem.network.outputs(posterior.mean[None], x, {})[0]
@@ -222,8 +215,7 @@ def test_validation_scores_the_mean_of_every_model():
 
 def test_early_stopping_ends_in_the_best_state():
     problem = toy(with_batch_norm)
-    contrary = Split(problem.x, (problem.y + 1) % 3)  # the better the fit, the worse the score
-    run = fit_toy(problem, SIMPLE, epochs=50, validation=Validation(contrary, patience=2))
+    run = fit_toy(problem, SIMPLE, epochs=50, validation=Validation(Contrary, patience=2))
     scores = [row["val_nll"] for row in run.history]
     best = scores.index(min(scores))
     assert len(scores) == best + 3 < 50
@@ -232,14 +224,13 @@ def test_early_stopping_ends_in_the_best_state():
 
 def test_without_patience_the_last_state_stays():
     problem = toy()
-    contrary = Validation(Split(problem.x, (problem.y + 1) % 3))
-    watched = fit_toy(problem, SIMPLE, validation=contrary)
+    watched = fit_toy(problem, SIMPLE, validation=Validation(Contrary))
     assert_equal_states(watched.state, fit_toy(problem, SIMPLE).state)
 
 
 def test_small_gains_do_not_count():
     problem = toy()
-    held_out = Split(problem.x, problem.y)
+    held_out = (problem.x, problem.y)
     run = fit_toy(problem, SIMPLE, epochs=30, validation=Validation(held_out, 2, min_delta=100.0))
     assert len(run.history) == 3  # only the first beats infinity
 
@@ -336,7 +327,7 @@ def test_divergence_names_step_and_advice():
 def test_a_validation_score_that_is_not_finite_raises():
     x = torch.ones(N_DATA, 1)
     problem = Problem(nn.Linear(1, 1), Gaussian(), (x, x[:, 0]))
-    far = Split(x, torch.full((N_DATA,), 1e30))  # its square is infinite
+    far = (x, torch.full((N_DATA,), 1e30))  # its square is infinite
     with pytest.raises(DivergedError, match="the validation score is not finite at step 3"):
         fit_toy(problem, SIMPLE, validation=Validation(far))
 
@@ -380,7 +371,7 @@ def test_held_out_data_that_do_not_fit_are_refused_before_training(change, error
     problem = Problem(nn.Linear(3, 3), Categorical(), train)
     held_out = {"x": train[0][:4], "y": train[1][:4]} | change
     with pytest.raises(error, match=message):
-        fit(problem, MAP(), epochs=1, validation=Validation(Split(**held_out)))
+        fit(problem, MAP(), epochs=1, validation=Validation(tuple(held_out.values())))
 
 
 @pytest.mark.parametrize(

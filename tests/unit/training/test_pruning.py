@@ -19,7 +19,7 @@ from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.validation import Validation
-from runs import PER_EPOCH, Spy, fit_toy, toy
+from runs import PER_EPOCH, Contrary, Spy, fit_toy, toy
 from zoo import built
 
 PRIOR = SpikeSlab(0.5, 0.1, 0.4)
@@ -145,13 +145,8 @@ def test_learning_rate_decays_after_pruning_only():
 
 
 def test_early_stopping_waits_for_the_final_mask():
-    problem = toy()
-
-    class Contrary:
-        x, y = problem.x, (problem.y + 1) % 3
-
     run = fit_toy(
-        problem, SBNN(PRIOR, lr=0.05), epochs=40, pruning=GradualPruning(TARGET, 0.1, 0.5),
+        toy(), SBNN(PRIOR, lr=0.05), epochs=40, pruning=GradualPruning(TARGET, 0.1, 0.5),
         validation=Validation(Contrary, patience=3),
     )  # fmt: skip
     assert 20 < len(run.history) < 40

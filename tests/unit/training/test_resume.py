@@ -26,6 +26,7 @@ from bayesieve.training.schedule import Schedule
 from bayesieve.training.validation import Validation
 from runs import (
     PER_EPOCH,
+    Contrary,
     assert_equal_runs,
     fit_toy,
     interrupt_after,
@@ -43,12 +44,6 @@ CHAINS = SGHMC(
 N_STEPS = 4 * PER_EPOCH
 EVERY_2 = Schedule(checkpoint_every=2)
 IN_C = Schedule(compile="on" if native.steps() is not None else "off")
-
-
-class Contrary:
-    """Held-out data that score worse the better the fit."""
-
-    x, y = toy().x, (toy().y + 1) % 3
 
 
 SCHEDULE = Schedule(lr="cosine", warmup=0.2, kl_warmup_epochs=2, minibatch="geometric")
