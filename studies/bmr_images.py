@@ -56,7 +56,7 @@ from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit
 from bayesieve.sieve.units import units_of
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Progress
+from bayesieve.training.progress import Progress
 from studies import harness
 from studies.figures import method_curves, weight_cdfs, weight_maps
 from studies.harness import Run, chosen, make_row, only_draws, say, study_parser

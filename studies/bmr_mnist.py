@@ -27,8 +27,8 @@ from bayesieve.data.examples import DataSet, Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.sieve.evidence import weight_evidence
+from bayesieve.sieve.ranking import Score, ScoreName
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.sieve.scores import Score, ScoreName
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
 from studies import harness

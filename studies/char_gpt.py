@@ -52,13 +52,13 @@ from bayesieve.nets import gpt
 from bayesieve.nets.gpt import continue_text
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.groups import groups_of
+from bayesieve.sieve.ranking import ScoreName
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
-from bayesieve.sieve.scores import ScoreName
 from bayesieve.sieve.unit_rules import median_ms
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Pruning
+from bayesieve.training.schedule import Pruning
 from studies import images
 from studies.figures import lines
 from studies.harness import (

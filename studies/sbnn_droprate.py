@@ -44,7 +44,7 @@ from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines import Engine
 from bayesieve.sieve.prune import sparsity_curve
-from bayesieve.sieve.scores import ScoreName
+from bayesieve.sieve.ranking import ScoreName
 from studies.harness import Row, Run, chosen, make_row, numbers, only_draws, splits, study_parser
 from studies.images import mean_and_draws
 from studies.sbnn_mnist import build

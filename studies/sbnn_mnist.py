@@ -27,8 +27,8 @@ from bayesieve import SBNN, Problem, Schedule, likelihoods, load_data, priors
 from bayesieve.contrib.distill import soften
 from bayesieve.data.examples import Examples
 from bayesieve.nets import lenet5_caffe, lenet_300_100, mlp
+from bayesieve.sieve.ranking import ScoreName
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.launch import fit
 from studies.harness import Row, Run, chosen, make_row, splits, study_parser
 from studies.images import mean_and_draws

@@ -38,7 +38,7 @@ from bayesieve.engines import Engine
 from bayesieve.nets import mlp
 from bayesieve.training.fit import Fit
 from bayesieve.training.launch import fit
-from bayesieve.training.options import Progress
+from bayesieve.training.progress import Progress
 from bayesieve.uncertainty.calibration import fit_temperature
 from studies.figures import lines
 from studies.harness import Row, Run, chosen, make_row, seeded, study_parser

@@ -27,7 +27,7 @@ from bayesieve.estimators.mixture import predict_members
 from bayesieve.estimators.population import Table, Training, stacked, train_networks
 from bayesieve.estimators.tails import Tails, likeliest_tails
 from bayesieve.nets import mlp
-from bayesieve.sieve.scores import inclusion_score
+from bayesieve.sieve.ranking import inclusion_score
 from bayesieve.training.fit import Fit
 from studies.harness import seeded
 

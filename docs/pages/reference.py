@@ -32,7 +32,7 @@ ROOMS = {
 }
 # Objects that users are given, or that documentation names by another path.
 _ALSO = (
-    "bayesieve.training.fit.Fit", "bayesieve.training.options.Progress",
+    "bayesieve.training.fit.Fit", "bayesieve.training.progress.Progress",
     "bayesieve.core.batch.Batch", "bayesieve.core.layout.Layout", "bayesieve.core.layout.Role",
     "bayesieve.core.posterior.Factorised", "bayesieve.core.posterior.Samples",
     "bayesieve.core.posterior.SparseModel", "bayesieve.core.storage.load_posterior",

@@ -21,7 +21,7 @@ from bayesieve.engines.recipes import ENGINES, RunSize, build
 from bayesieve.errors import UsageError
 from bayesieve.runs.build import resolve_engine, resolve_schedule
 from bayesieve.runs.config import RunConfig, from_dict, plain_value
-from bayesieve.sieve.scores import ScoreName
+from bayesieve.sieve.ranking import ScoreName
 from bayesieve.training.schedule import Schedule
 from studies.comparison.budget import Compare
 

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, nn
 
 import bayesieve as bs
-from bayesieve.training.options import EverySteps
+from bayesieve.training.progress import EverySteps
 
 PATH = Path(__file__).parents[2] / "examples" / "nano.py"
 SIZES = [6, 16, 12, 3]

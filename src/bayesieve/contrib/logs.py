@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bayesieve.files import write_atomically
-from bayesieve.training.options import Progress, Row
+from bayesieve.training.progress import Progress, Row
 
 
 def scalars(row: Row) -> dict[str, float]:

@@ -22,8 +22,7 @@ from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, SparseModel
-from bayesieve.training.options import Pruning, renewal_steps
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.schedule import Pruning, Schedule, renewal_steps
 
 
 class Sieving:

@@ -436,16 +436,13 @@ def _paper(name: str, entry: EngineEntry, prior: str | None) -> dict[str, Any]:
 
 def _prior(settings: Mapping[str, Any]) -> Any:
     """The prior of resolved settings; None where there is none."""
-    from bayesieve.core import priors, priors_laplace
-
     name = settings["prior"]
     if name == "none":
         return None
     numbers = {key: settings[key] for key in _PRIOR_NUMBERS[name]}
     if "prior_std" in numbers:
         numbers["std"] = numbers.pop("prior_std")
-    kind = _prior_class(name)
-    return getattr(priors if hasattr(priors, kind) else priors_laplace, kind)(**numbers)
+    return getattr(import_module("bayesieve.priors"), _prior_class(name))(**numbers)
 
 
 def _prior_class(name: str) -> str:

@@ -21,9 +21,9 @@ from bayesieve.data.examples import Task
 from bayesieve.engines import recipes
 from bayesieve.engines.recipes import EngineName, RunSize
 from bayesieve.estimators.population import AnyEngine, Candidate, Training
+from bayesieve.sieve.ranking import ScoreName
 from bayesieve.sieve.rules import keep_zeros
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.sieve.scores import ScoreName
 from bayesieve.training.schedule import Schedule
 
 Start = Literal["module", "he"]

@@ -39,7 +39,7 @@ from bayesieve.estimators.tails import likeliest_tails
 from bayesieve.nets.embedding import PiecewiseLinear, has_more_than_two
 from bayesieve.sieve.prune import prune
 from bayesieve.training.fit import Fit
-from bayesieve.training.options import Callback, Row
+from bayesieve.training.progress import Callback, Row
 from bayesieve.training.validation import Validation
 
 _CHECKS = 40  # how often a run scores the rows its folds hold out

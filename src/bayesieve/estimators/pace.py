@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bayesieve.training.options import Callback, Progress
+from bayesieve.training.progress import Callback, Progress
 
 _LINES = 10  # of a report on one run
 REHEARSED = 5  # steps that are timed

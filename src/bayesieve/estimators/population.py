@@ -26,7 +26,7 @@ from bayesieve.estimators.pace import Pace
 from bayesieve.sieve.rules import Rule
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import Fit, fit
-from bayesieve.training.options import Callback
+from bayesieve.training.progress import Callback
 from bayesieve.training.schedule import Schedule
 from bayesieve.training.validation import Validation
 

@@ -11,13 +11,13 @@ from typing import Any, Literal, cast
 import torch
 from torch import Generator, Tensor, nn
 
+import bayesieve.fast.native as native
+import bayesieve.fast.twins  # noqa: F401 - fills TWINS
 from bayesieve.checks import check_choice
 from bayesieve.core.execution import Backend, F, Precision, by_twin, in_parts, traits_of
 from bayesieve.core.random import fresh_keys
-from bayesieve.fast import native
-from bayesieve.fast import twins as _twins  # noqa: F401 - fills TWINS
+from bayesieve.fast.evaluator import members_of
 from bayesieve.fast.layers import fused_layer
-from bayesieve.fast.members import members_of
 
 CompileMode = Literal["auto", "on", "off", "network"]
 COMPILE_MODES = ("auto", "on", "off", "network")

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+import bayesieve.fast.native as native
 from bayesieve.core.execution import TWINS
 from bayesieve.core.noise import AtDraw, AtMeans, Gradients, Spread
 from bayesieve.core.workspace import Found
-from bayesieve.fast import native
 
 if TYPE_CHECKING:
     from bayesieve.core.problem import Problem

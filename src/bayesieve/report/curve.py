@@ -29,8 +29,8 @@ from bayesieve.report.source import Limits, Source
 from bayesieve.report.verdicts import is_safe
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.prune import sparsity_curve
+from bayesieve.sieve.ranking import score_of
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.sieve.scores import score_of
 
 _EXAMPLES = 64
 _ROUNDS = 15

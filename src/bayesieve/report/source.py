@@ -7,7 +7,7 @@ from typing import Any
 from bayesieve.assess.predict import has_spread
 from bayesieve.core.posterior import Model, Posterior, posterior_of
 from bayesieve.data import DataSet
-from bayesieve.sieve.scores import ScoreName
+from bayesieve.sieve.ranking import ScoreName
 from bayesieve.uncertainty.familiarity import Familiarity, unavailable
 
 MAX_BYTES = 3_000_000  # of a page

@@ -50,8 +50,7 @@ from bayesieve.runs.config import (
 from bayesieve.runs.memory import MemoryNeed, memory_need
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
 from bayesieve.training.fit import check_moments, check_run
-from bayesieve.training.options import Pruning
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.schedule import Pruning, Schedule
 from bayesieve.training.validation import Validation
 from bayesieve.uncertainty.familiarity import bytes_to_learn
 

@@ -57,7 +57,7 @@ from bayesieve.runs.text import note, with_draws
 from bayesieve.text import as_bytes, tempering_words
 from bayesieve.training.checkpoint import OTHER_DATA, has_checkpoint, write_metrics
 from bayesieve.training.launch import Fit, fit
-from bayesieve.training.options import Row
+from bayesieve.training.progress import Row
 
 # Of the section training.
 _MAY_CHANGE = {"device", "compile", "checkpoint_every", "threads", "micro_batch"}

@@ -23,7 +23,7 @@ from bayesieve.runs.config import RECORD, all_settings
 from bayesieve.runs.folder import PAGE, RunFolder
 from bayesieve.runs.run import load_finished, parent_of, usual_score
 from bayesieve.runs.text import note
-from bayesieve.sieve.scores import SCORES, ScoreName
+from bayesieve.sieve.ranking import SCORES, ScoreName
 
 _HASHED = ("posterior.safetensors", "config.json", "metrics.json", "curve.json")
 _MOST_MEMBERS = 16

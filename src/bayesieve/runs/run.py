@@ -55,8 +55,8 @@ from bayesieve.runs.consent import network_of
 from bayesieve.runs.folder import CERTIFICATE, RunFolder, is_bundle_folder
 from bayesieve.runs.text import warn
 from bayesieve.sieve.prune import sparsity_curve
+from bayesieve.sieve.ranking import ScoreName
 from bayesieve.sieve.rules import keep_zeros
-from bayesieve.sieve.scores import ScoreName
 from bayesieve.text import short
 from bayesieve.training.checkpoint import has_checkpoint
 from bayesieve.uncertainty.calibration import fit_temperature

@@ -31,7 +31,7 @@ from bayesieve.core.priors import Normal, SpikeSlab, evidence_at_zero, evidence_
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.embedding import PiecewiseLinear
 from bayesieve.select.additive import HingeBasis
-from bayesieve.sieve.scores import std_of
+from bayesieve.sieve.ranking import std_of
 
 Source = Literal["inclusion", "evidence", "magnitude"]
 SOURCES: tuple[Source, ...] = ("inclusion", "evidence", "magnitude")

@@ -27,7 +27,7 @@ from bayesieve.core.posterior import (
 )
 from bayesieve.core.priors import Normal, evidence_at_zero, shared_log_odds, sharing
 from bayesieve.sieve.prune import prune
-from bayesieve.sieve.scores import Score, ScoreName, evidence_score, second_moment_score
+from bayesieve.sieve.ranking import Score, ScoreName, evidence_score, second_moment_score
 from bayesieve.sieve.weight_rules import keep_probable, keep_zeros
 
 _MUCH = 0.2  # zeros of a posterior whose prior favours none
@@ -69,7 +69,7 @@ class weight_evidence:
             for all that may be pruned.
 
     Example:
-        >>> from bayesieve.sieve.scores import small_posterior  # means 0.1, 0.2, ..., stds 0.1
+        >>> from bayesieve.sieve.ranking import small_posterior  # means 0.1, 0.2, ..., stds 0.1
         >>> weight_evidence("savage-dickey", prior_std=1.0)(small_posterior())[:3] > 0
         tensor([False, False,  True])
     """
@@ -163,7 +163,7 @@ def prune_by_evidence(
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> posterior = replace(small_posterior(), prior=Normal(1.0))  # std 0.1
         >>> sparse = prune_by_evidence(posterior, weight_evidence("savage-dickey"))
         >>> sparse.keep[:4].int()  # gone: |mean| < 0.21
@@ -231,7 +231,7 @@ def evidence_report(
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> posterior = replace(small_posterior(), prior=Normal(1.0))
         >>> for row in evidence_report(posterior, weight_evidence("savage-dickey")):
         ...     print(row.name, row.kept, row.total, round(row.gained, 2))

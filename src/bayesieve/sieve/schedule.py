@@ -16,8 +16,7 @@ from bayesieve.checks import check_choice, check_fraction, check_positive
 from bayesieve.core.posterior import Posterior
 from bayesieve.sieve import unit_rules
 from bayesieve.sieve.groups import groups_of
-from bayesieve.sieve.ranking import Scope
-from bayesieve.sieve.scores import Score, ScoreName, check_score
+from bayesieve.sieve.ranking import Scope, Score, ScoreName, check_score
 from bayesieve.sieve.unit_rules import GroupScore
 from bayesieve.sieve.weight_rules import keep_zeros
 

@@ -26,8 +26,15 @@ from bayesieve.core.inputs import as_inputs, call
 from bayesieve.core.posterior import Posterior, SparseModel, present_entries
 from bayesieve.graph.costs import interleaved, live_macs, weight_uses
 from bayesieve.sieve.groups import find_groups
-from bayesieve.sieve.ranking import Scope, allowed_entries
-from bayesieve.sieve.scores import Score, evidence_score, inclusion_score, magnitude_score, score_of
+from bayesieve.sieve.ranking import (
+    Scope,
+    Score,
+    allowed_entries,
+    evidence_score,
+    inclusion_score,
+    magnitude_score,
+    score_of,
+)
 from bayesieve.sieve.units import units_of
 
 GroupScoreName = Literal["evidence", "inclusion", "magnitude"]
@@ -46,7 +53,7 @@ def group_scores(posterior: Posterior, entries: Tensor, score: GroupScore = None
 
     Example:
         >>> from bayesieve.sieve.groups import groups_of
-        >>> from bayesieve.sieve.scores import small_posterior  # incoming, then outgoing weights
+        >>> from bayesieve.sieve.ranking import small_posterior  # incoming, then outgoing weights
         >>> units = groups_of(small_posterior().network)["0"]
         >>> group_scores(small_posterior(), units, "magnitude")
         tensor([1.1400, 1.9800, 3.3800])
@@ -82,7 +89,7 @@ class keep_units:
             the training data.
 
     Example:
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> keep = keep_units({"0": 1}, score="magnitude")(small_posterior())
         >>> keep[:9].view(3, 3).sum(1), keep[9:12], keep[12:15]  # into, out of, bias of the units
         (tensor([0, 0, 3]), tensor([False, False,  True]), tensor([False, False,  True]))

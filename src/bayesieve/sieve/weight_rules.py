@@ -18,13 +18,17 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior
 from bayesieve.sieve.ranking import (
     Scope,
+    Score,
+    ScoreName,
     allowed_entries,
+    check_score,
+    inclusion_score,
     keep_at_most,
     protected_path,
     prunable_tensors,
     rank,
+    score_of,
 )
-from bayesieve.sieve.scores import Score, ScoreName, check_score, inclusion_score, score_of
 from bayesieve.sieve.units import units_of
 
 Rule = Callable[[Posterior, Tensor | None], Tensor]
@@ -47,7 +51,7 @@ class keep_zeros:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> posterior = small_posterior()
         >>> keep = keep_zeros(0.75, score="magnitude")(posterior)
         >>> int(keep.sum()), posterior.layout.size
@@ -86,7 +90,7 @@ def fewest_kept(network: Network) -> int:
     What is not pruned and belongs to no removed unit, and one weight of each layer.
 
     Example:
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> fewest_kept(small_posterior().network)  # a path of two weights and its two biases
         4
     """
@@ -108,7 +112,7 @@ class keep_scored:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> int(keep_scored(0.85, "magnitude")(small_posterior()).sum())  # 4 weights, 4 biases
         8
     """
@@ -138,7 +142,7 @@ class keep_probable:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> int(keep_probable(0.5)(small_posterior()).sum())  # 6 weights, 4 biases
         10
     """
@@ -168,7 +172,7 @@ class keep_n_of_m:
         score: a name of `SCORES` or a function of the posterior.
 
     Example:
-        >>> from bayesieve.sieve.scores import small_posterior
+        >>> from bayesieve.sieve.ranking import small_posterior
         >>> keep = keep_n_of_m(2, 3, score="magnitude")(small_posterior())
         >>> keep[9:12], keep[:9].view(3, 3).sum(1)  # the first unit has lost its only reader
         (tensor([False,  True,  True]), tensor([0, 2, 2]))

@@ -18,7 +18,7 @@ from bayesieve.errors import DamagedFileError, DataError, damaged
 from bayesieve.files import parse_json, sha256, write_atomically
 from bayesieve.lock import folder_locked
 from bayesieve.training.fingerprint import Fingerprint, data_of, difference, settings_of
-from bayesieve.training.options import Row
+from bayesieve.training.progress import Row
 
 if TYPE_CHECKING:
     from bayesieve.training.loop import Loop

@@ -25,9 +25,9 @@ from bayesieve.errors import DivergedError, ShortOfMemoryError, out_of_memory, s
 from bayesieve.fast.backend import chosen_backend
 from bayesieve.fast.stepper import fast_kernels
 from bayesieve.training.loop import Loop
-from bayesieve.training.options import Callback, Pruning, Row
 from bayesieve.training.population import Population, Start, one_engine
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.progress import Callback, Row
+from bayesieve.training.schedule import Pruning, Schedule
 
 if TYPE_CHECKING:
     from bayesieve.training.checkpoint import Checkpoints

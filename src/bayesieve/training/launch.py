@@ -11,9 +11,9 @@ from bayesieve.training.distributed import join
 from bayesieve.training.fit import Fit as Fit
 from bayesieve.training.fit import check_kinds
 from bayesieve.training.fit import fit as fit_alone
-from bayesieve.training.options import Callback, Pruning
 from bayesieve.training.population import Start
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.progress import Callback
+from bayesieve.training.schedule import Pruning, Schedule
 from bayesieve.training.validation import Validation
 
 
@@ -65,7 +65,7 @@ def fit(
             into it is refused. None writes nothing.
         resume: continue from the newest checkpoint in the folder. The data must be those of the
             first run, unless it is "with other data".
-        callbacks: called after each epoch, or by `training.options.EverySteps` after steps; one
+        callbacks: called after each epoch, or by `training.progress.EverySteps` after steps; one
             that returns True ends the run. `contrib.logs` has those that write logs.
 
     Example:

@@ -16,29 +16,25 @@ from torch import Generator, Tensor
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.posterior import Posterior, Samples
+from bayesieve.core.reading import epoch_order, feed
 from bayesieve.engines import Renewing, Settling
 from bayesieve.engines.recipes import RunSize
 from bayesieve.errors import DivergedError
 from bayesieve.fast.stepper import make_stepper
-from bayesieve.training.feed import epoch_order, feed
-from bayesieve.training.options import (
-    Callback,
-    EverySteps,
-    Progress,
-    Pruning,
-    Row,
-    renewal_steps,
-)
 from bayesieve.training.population import Population, Start
 from bayesieve.training.progress import (
     Bar,
+    Callback,
+    EverySteps,
     Interrupted,
+    Progress,
     Record,
+    Row,
     interruptible,
     plain,
     progress_bar,
 )
-from bayesieve.training.schedule import Schedule, minibatch_weight
+from bayesieve.training.schedule import Pruning, Schedule, minibatch_weight, renewal_steps
 
 if TYPE_CHECKING:
     from bayesieve.training.checkpoint import Checkpoints

@@ -20,7 +20,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
 from bayesieve.core.workspace import Workspace
 from bayesieve.engines import Engine
-from bayesieve.training.options import Pruning
+from bayesieve.training.schedule import Pruning
 
 _STATE, _BUFFERS = "state.", "buffers."
 Start: TypeAlias = Posterior | SparseModel | Sequence[Posterior | SparseModel]

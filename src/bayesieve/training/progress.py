@@ -1,10 +1,10 @@
-"""State of a run: its record, the signals that reach it, and a bar on a terminal."""
+"""State of a run: its record, what callbacks see, the signals that reach it, and a bar."""
 
 import math
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -13,7 +13,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bayesieve.training.options import Row
+from bayesieve.checks import check_positive
+from bayesieve.core.posterior import Posterior
+
+Row = dict[str, Any]  # one line of metrics.jsonl
 
 
 @dataclass
@@ -156,3 +159,54 @@ def progress_bar(n_steps: int, done: int, *, shown: bool = True) -> Iterator[Bar
 
 def _first(value: float | list[float]) -> float:
     return value[0] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands; given to callbacks, which end it by returning True.
+
+    Args:
+        epoch: the one that ended, or that the step belongs to; from 1.
+        step: steps done.
+        n_steps: of the whole run.
+        row: after an epoch, its line of metrics.jsonl; after a step, its log-likelihood, factor of
+            the learning rate, and zeros.
+        posterior: makes the posterior of now.
+    """
+
+    epoch: int
+    step: int
+    n_steps: int
+    row: Row
+    posterior: Callable[[], Posterior]
+
+
+Callback = Callable[[Progress], bool]
+
+
+@dataclass(frozen=True)
+class EverySteps:
+    """A callback of `fit` that is called after every n-th step instead of after each epoch.
+
+    One that returns True ends the run there; with a folder, a checkpoint is written, and `resume`
+    goes on from it. Of processes that share a run, each must be given the same ones.
+
+    Args:
+        n: steps between calls.
+        callback: takes a `Progress`.
+
+    Example:
+        fit(problem, engine, epochs=10, callbacks=[EverySteps(100, CsvLog("runs/a"))])
+    """
+
+    n: int
+    callback: Callback
+
+    def __post_init__(self) -> None:
+        check_positive("EverySteps", n=self.n)
+        if not callable(self.callback):
+            raise TypeError(f"EverySteps: callback must be a function, got {self.callback!r}.")
+
+    def __call__(self, progress: Progress) -> bool:
+        """Call it."""
+        return self.callback(progress)

@@ -1,13 +1,18 @@
-"""Learning rate and KL weight as functions of the step number."""
+"""Learning rate, KL weight and masks as functions of the step number."""
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
+
+from torch import Tensor
 
 from bayesieve.checks import check_choice, check_fraction, check_not_negative, check_positive
 from bayesieve.core.execution import KEPT_MOMENTS, KeptMoments
+from bayesieve.core.posterior import Posterior
 from bayesieve.fast.backend import COMPILE_MODES, CompileMode
 
+_FEWEST_RENEWALS = 50  # of the mask in a run; always less than twice as many
 LR_KINDS = ("constant", "cosine", "linear", "step")
 
 
@@ -117,3 +122,44 @@ class Schedule:
         if self.kl_warmup_epochs:
             weight *= min(epoch / self.kl_warmup_epochs, 1.0)
         return weight
+
+
+class Pruning(Protocol):
+    """A sparsity schedule; `sieve.GradualPruning` is one."""
+
+    @property
+    def end(self) -> float:
+        """Fraction of the run after which no more is pruned."""
+
+    @property
+    def soft(self) -> bool:
+        """Return whether pruned weights keep learning, and may return, until the end."""
+
+    def is_active(self, progress: float) -> bool:
+        """Return whether a mask is in force at this fraction of the run."""
+
+    def check(self, posterior: Posterior) -> None:
+        """Raise before training if the schedule cannot work on such a posterior."""
+
+    def keep(self, posterior: Posterior, progress: float, within: Tensor | None) -> Tensor:
+        """The mask of weights to keep, (d,) bool, inside `within` if that is given."""
+
+
+def renewal_steps(pruning: Pruning, n_steps: int) -> range:
+    """The steps after which the mask is renewed: 50 to 100 of them, whatever an epoch is.
+
+    They are evenly spread over the part of the run in which the schedule prunes; if that has fewer
+    than 50 steps, all of them. The last one is the first step at or after `pruning.end`.
+
+    Example:
+        >>> from bayesieve.sieve.schedule import GradualPruning
+        >>> renewal_steps(GradualPruning(start=0.1, end=0.5), 1000)
+        range(108, 501, 8)
+        >>> len(renewal_steps(GradualPruning(start=0.1, end=0.5), 40))
+        16
+    """
+    steps = range(n_steps + 1)
+    first = bisect_left(steps, True, key=lambda step: pruning.is_active(step / n_steps))
+    last = bisect_left(steps, True, key=lambda step: step / n_steps >= pruning.end)
+    every = max(1, (last - first + 1) // _FEWEST_RENEWALS)
+    return range(last - (last - first) // every * every, last + 1, every)

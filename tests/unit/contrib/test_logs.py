@@ -17,7 +17,7 @@ from bayesieve.errors import UsageError
 from bayesieve.runs import train
 from bayesieve.sieve.schedule import GradualPruning
 from bayesieve.training.launch import fit
-from bayesieve.training.options import EverySteps
+from bayesieve.training.progress import EverySteps
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.contrib.outside import Sieving
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.sieve.schedule import GradualPruning
-from bayesieve.training.options import renewal_steps
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.schedule import Schedule, renewal_steps
 
 PRUNING = GradualPruning(zeros=0.5)
 

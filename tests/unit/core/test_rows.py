@@ -10,7 +10,7 @@ from bayesieve.core.batch import Batch, Rows
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.problem import Problem
 from bayesieve.core.reading import with_data
-from bayesieve.fast.members import plain_layers
+from bayesieve.fast.evaluator import plain_layers
 from oracles import log_likelihood
 from problems import normal
 from zoo import built

@@ -10,7 +10,7 @@ from bayesieve.core.layout import Roles, default_role
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network, sequential_layers
 from bayesieve.errors import UnsupportedModelError
-from bayesieve.fast.members import ENTRYWISE
+from bayesieve.fast.evaluator import ENTRYWISE
 from bayesieve.graph import operations
 from bayesieve.graph.capture import capture
 from bayesieve.graph.operations import OPERATIONS, Kind, Operation

@@ -8,7 +8,7 @@ from torch import nn
 
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.core.priors import Normal, SpikeSlab, inclusion_logit
-from bayesieve.sieve.scores import (
+from bayesieve.sieve.ranking import (
     SCORES,
     evidence_score,
     inclusion_score,

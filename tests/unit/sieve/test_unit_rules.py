@@ -20,8 +20,8 @@ from bayesieve.sieve import unit_rules
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.groups import groups_of
 from bayesieve.sieve.prune import prune
+from bayesieve.sieve.ranking import evidence_score
 from bayesieve.sieve.schedule import GradualUnits
-from bayesieve.sieve.scores import evidence_score
 from bayesieve.sieve.unit_rules import (
     group_scores,
     keep_latency,

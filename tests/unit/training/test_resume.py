@@ -17,12 +17,11 @@ from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.fast import native
+from bayesieve.sieve.ranking import magnitude_score
 from bayesieve.sieve.schedule import AnnealedPruning, GradualPruning
-from bayesieve.sieve.scores import magnitude_score
 from bayesieve.training.checkpoint import has_checkpoint
-from bayesieve.training.options import renewal_steps
 from bayesieve.training.progress import Interrupted
-from bayesieve.training.schedule import Schedule
+from bayesieve.training.schedule import Schedule, renewal_steps
 from bayesieve.training.validation import Validation
 from runs import (
     PER_EPOCH,
