@@ -175,7 +175,6 @@ def strange():
     return Calling(lambda s, x: torch.special.bessel_j0(x))
 
 
-@pytest.mark.slow
 class Masked(nn.Module):
     """Averages the tokens that are there: an input of zeros alone has no answer."""
 
@@ -188,6 +187,7 @@ class Masked(nn.Module):
         return self.out((self.token(x) * there).sum(1) / there.sum(1))
 
 
+@pytest.mark.slow
 def test_tokens_are_checked_on_tokens_like_those_given(tmp_path):
     tokens = torch.tensor([[3, 1, 0, 0], [5, 2, 7, 0]])
     path = export_onnx(Masked().eval(), tmp_path / "m.onnx", tokens)

@@ -123,21 +123,14 @@ def test_training_leaves_the_data_and_the_global_generator_alone():
 def test_training_is_the_loop_written_out():
     """Batches by hand, a short one last, from gradients of whole batches."""
     net, other = small(dtype="float64"), small(dtype="float64")
-    net.train(X, Y, Plan(GradientDescent(0.3), epochs=2, batch_size=16, seed=3))
+    plan = Plan(GradientDescent(0.3), 2, batch_size=16, seed=3, schedule=linear_decay)
+    net.train(X, Y, plan)
     rng = RNG(3)
-    for _ in range(2):
+    for epoch in range(2):
         order = rng.permutation(50)
-        for start in (0, 16, 32, 48):
-            rows = order[start : start + 16]
-            other.params -= 0.3 * other.value_and_grad(X[rows], Y[rows])[1]
-    np.testing.assert_allclose(net.params, other.params, rtol=0, atol=1e-14)
-
-
-def test_the_schedule_scales_every_step():
-    net, other = small(dtype="float64"), small(dtype="float64")
-    net.train(X, Y, Plan(GradientDescent(0.3), 4, batch_size=50, schedule=linear_decay))
-    for step in range(4):
-        other.params -= 0.3 * (1 - step / 4) * other.value_and_grad(X, Y)[1]
+        for i in range(4):
+            rows, rate = order[16 * i : 16 * i + 16], 0.3 * (1 - (4 * epoch + i) / 8)
+            other.params -= rate * other.value_and_grad(X[rows], Y[rows])[1]
     np.testing.assert_allclose(net.params, other.params, rtol=0, atol=1e-14)
 
 
