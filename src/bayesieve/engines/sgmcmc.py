@@ -37,8 +37,7 @@ def noise_std(
     """Standard deviation of the noise added to the velocity, eq. H1.
 
     Example:
-        >>> import torch
-        >>> noise_std(torch.tensor(0.5), 1.0, 0.0, torch.tensor(1.0)).item()
+        >>> noise_std(Tensor([0.5]), 1.0, 0.0, Tensor([1.0])).item()
         1.0
     """
     remaining = friction - 0.5 * gradient_variance * step_size
