@@ -41,7 +41,7 @@ quick: $(STAMP) ## lint and the fast tests, for every few minutes of work
 # of torch: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make lowest
 lowest: $(LOWEST)/.installed ## the fast tests with the oldest versions that pyproject.toml allows
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n $(JOBS) -q -W default -m "not slow" \
-		--ignore=tests/unit/test_site.py tests/unit tests/contract tests/golden
+		--ignore=tests/unit/test_site.py --ignore=tests/unit/test_docs.py tests/unit tests/contract tests/golden
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	@test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)

@@ -8,7 +8,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
 
 from bayesieve.estimators import SieveClassifier, SieveRegressor, SieveSelector
-from bayesieve.training import stepper
+from bayesieve.fast import backend
 from problems import simulated
 
 MODEL = SieveRegressor(hidden=(10,), epochs=25, lr=0.06, folds=0, random_state=0)
@@ -52,7 +52,7 @@ def test_probable_columns_reach_the_threshold():
 
 @pytest.mark.slow
 def test_additive_networks_rank_unless_an_estimator_is_given(monkeypatch):
-    monkeypatch.setattr(stepper, "compiler_missing", lambda device: "it takes longer than the run")
+    monkeypatch.setattr(backend, "compiler_missing", lambda device: "it takes longer than the run")
     X, y = table()
     selector = SieveSelector(rule="probable", random_state=0).fit(X, y)
     assert selector.get_support().tolist() == TRUE
