@@ -1,7 +1,5 @@
 """Formulas that only tests need: slower or more general than those of the library."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -16,15 +14,6 @@ def spike_slab_kl(mean: Tensor, std: Tensor, p: Tensor, prior: SpikeSlab) -> Ten
     slab, spike = _energies(mean, std, prior)
     neg_entropy_z = torch.special.xlogy(p, p) + torch.special.xlogy(1 - p, 1 - p)
     return p * slab + (1 - p) * spike + neg_entropy_z - std.log() - 0.5
-
-
-def half_radius(prior: SpikeSlab) -> float:
-    """√e*, the root-mean-square weight at which inclusion is 1/2 (0 if it is always above)."""
-    slab, spike, prob = prior.slab_std, prior.spike_std, prior.slab_prob
-    if spike == slab:
-        return 0.0 if prob >= 0.5 else math.inf
-    energy = 2 * math.log(slab / spike) - 2 * math.log(prob / (1 - prob))
-    return math.sqrt(max(energy, 0.0) / (spike**-2 - slab**-2))
 
 
 def inclusion_log_odds(

@@ -7,7 +7,7 @@ _ROWS = {}
 
 def pytest_runtest_logreport(report):
     """Take the row that a test of any worker has measured."""
-    _ROWS.update({name: row for kind, (name, row) in report.user_properties if kind == "zoo"})
+    _ROWS.update(value for kind, value in report.user_properties if kind == "zoo")
 
 
 def pytest_sessionfinish(session):

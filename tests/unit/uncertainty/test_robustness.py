@@ -68,13 +68,6 @@ def test_a_network_that_is_sure_is_attacked_along_its_gradient_all_the_same(true
     assert torch.equal(rough._slope(X, labels).sign(), grad.sign().float())
 
 
-def test_fgsm_lowers_the_log_probability_of_the_predicted_class():
-    attacked = Attacked(posterior(), n_samples=5)
-    before = attacked.predict(X).log_probs.max(-1)
-    after = attacked.predict(attacked.fgsm(X, 0.01)).log_probs
-    assert (after.gather(1, before.indices[:, None])[:, 0] < before.values).all()
-
-
 def test_strength_zero_is_the_identity():
     attacked = Attacked(posterior())
     labels = torch.zeros(40, dtype=torch.long)
