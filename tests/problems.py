@@ -143,7 +143,7 @@ def run(engine, problem, n_steps, *, seed=0, n_models=1, batches=None, decay=Fal
     return state
 
 
-def assert_agrees(samples: Tensor, exact: Tensor, scale: Tensor, allowance: float) -> None:
+def assert_agrees(samples: Tensor, exact: Tensor, scale: Tensor, allowance: float = 0.0) -> None:
     """Mean over axis 0 within 4 standard errors, plus an allowance in units of `scale`."""
     error = samples.std(0) / math.sqrt(len(samples))
     assert (4 * error < 0.2 * scale).all(), "the run is too short to judge"
