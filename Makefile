@@ -38,7 +38,7 @@ quick: $(STAMP) ## lint and the fast tests, for every few minutes of work
 		tests/unit tests/contract tests/property
 
 # A second environment, .venv-lowest. Newer warnings of old versions are no errors there. For a CPU build
-# of torch: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make lowest
+# of torch: point pip at one with PIP_EXTRA_INDEX_URL.
 lowest: $(LOWEST)/.installed ## the fast tests with the oldest versions that pyproject.toml allows
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n $(JOBS) -q -W default -m "not slow" \
 		--ignore=tests/unit/test_site.py --ignore=tests/unit/test_docs.py tests/unit tests/contract tests/golden
