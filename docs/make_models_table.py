@@ -46,8 +46,8 @@ weights) and, of the libraries [timm and transformers](dependencies.md), `benchm
 
 ## What holds
 
-A problem has a finite gradient; three steps of each engine; half of the weights go, half of the
-units; the compacted network computes the same to 1e-5; further training moves each of its
+A problem has a finite gradient; three steps of each engine; half of the weights are removed, half
+of the units; the compacted network computes the same to 1e-5; further training moves each of its
 parameters and running means; `copy.deepcopy`, pickle, a bundle and an ONNX file of it give the
 same outputs; `laplace` of the whole network. A letter is a reason for "no", below the table.
 
