@@ -44,12 +44,12 @@ from bayesieve.core.execution import PRECISIONS, Precision
 from bayesieve.core.inputs import tensors_of
 from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.posterior import Posterior, SparseModel
-from bayesieve.core.priors import LayerScaled
 from bayesieve.data import DataSet, data_info, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction
+from bayesieve.engines.scaled import LayerScaled
 from bayesieve.fast.backend import COMPILE_MODES, CompileMode
 from bayesieve.fast.stepper import fast_kernels
 from bayesieve.nets import lenet5, lenet5_wide, mixer, mlp, vit

@@ -55,7 +55,7 @@ from bayesieve.core.batch import Rows
 from bayesieve.core.likelihoods import Bernoulli, Gaussian, Likelihood
 from bayesieve.core.posterior import Factorised, Posterior, Samples, SparseModel
 from bayesieve.core.posterior_horseshoe import UnitScaled
-from bayesieve.core.priors import GroupSparse, LayerScaled, Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.data.files import data_root
 from bayesieve.data.uci import load_uci
 from bayesieve.engines import Engine
@@ -66,8 +66,10 @@ from bayesieve.engines.laplace import laplace
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Chain
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.scaled import LayerScaled
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.engines.tdamp.state import GroupSparse
 from bayesieve.estimators import SieveRegressor, fit_many
 from studies.harness import Run, joined, make_row, study_parser
 

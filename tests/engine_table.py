@@ -3,7 +3,7 @@
 Tests of all engines, or of one setting of each, read it. A new engine joins by one or more lines.
 """
 
-from bayesieve.core.priors import GroupSparse, Horseshoe, LayerScaled, Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.flat_vi import FlatVI
@@ -11,8 +11,10 @@ from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.scaled import Horseshoe, LayerScaled
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.engines.tdamp.state import GroupSparse
 
 MIXED = SpikeSlab(0.5, 0.1, 0.4)
 ENGINES = {

@@ -15,7 +15,7 @@ from bayesieve.core.layout import Roles
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.noise import space_of
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import GroupSparse, Horseshoe, LayerScaled, Normal, SpikeSlab
+from bayesieve.core.priors import Normal, SpikeSlab
 from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import named_tensors, restore_, snapshot
@@ -24,9 +24,10 @@ from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.scaled import Horseshoe, LayerScaled
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.tdamp import TDAMP
-from bayesieve.engines.tdamp.state import moments
+from bayesieve.engines.tdamp.state import GroupSparse, moments
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.training.population import Population
 from engine_table import ENGINES, MIXED

@@ -8,10 +8,10 @@ from torch import nn
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
-from bayesieve.core.priors import Horseshoe, LayerScaled
 from bayesieve.core.problem import Problem
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.horseshoe import HorseshoeVI
+from bayesieve.engines.scaled import Horseshoe, LayerScaled
 from bayesieve.sieve.evidence import prune_by_evidence, weight_evidence
 from problems import assert_agrees, conjugate, known_support, renew, run, seeded
 from zoo import chain

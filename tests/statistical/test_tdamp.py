@@ -5,9 +5,9 @@ import torch
 
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
+from bayesieve.engines.tdamp.state import GroupSparse
 from bayesieve.nets import mlp
 from problems import linear_model, normal, normal32, seeded
 

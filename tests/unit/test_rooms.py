@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "environment": set(),
     "files": set(),
     "lock": set(),
-    "priors": {"core"},
+    "priors": {"core", "engines"},
     "text": set(),
     "data": {"core"},
     "nets": {"core"},

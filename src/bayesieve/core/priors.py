@@ -2,38 +2,24 @@
 
 Numbers may be tuples with one entry per model of a population (see `Number`).
 
-- `Normal` and `SpikeSlab` are densities of single weights. Equations 3.x are those of [Saha].
-- `LayerScaled` and `Horseshoe` have an unknown width: one scale per layer, or one per unit and
-  layer. Reference: Marković, Friston and Kiebel (2024), section III and appendix B. Equations B are
-  those of docs/theory/bmr.md, H those of docs/theory/horseshoe.md.
-- `GroupSparse` keeps or removes a group of weights as a whole (TDAMP).
+`Normal` and `SpikeSlab` are densities of single weights. Equations 3.x are those of [Saha].
+Priors of layers, units and groups are with their engines: `engines.scaled`, `engines.tdamp`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from bayesieve.checks import (
-    AUTO,
-    check_choice,
-    check_fraction,
-    check_positive,
-    chosen,
-)
-from bayesieve.core.layout import EntryGroups
+from bayesieve.checks import AUTO, check_fraction, check_positive, chosen
 
 Number = float | tuple[float, ...]
-Group = Literal["units", "inputs", "weights"]
-GROUPS: tuple[Group, ...] = ("units", "inputs", "weights")
 
 _WIDE_STD, _NARROW_STD = math.exp(-1), math.exp(-3)  # measured best on MNIST, docs/theory/sbnn.md
-N_UPDATES = 4  # of the mask probabilities; the reference's k_max
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
 
 
 def per_model(value: Number, like: Tensor) -> Tensor:
@@ -237,11 +223,6 @@ def mixture_precision(second_moment: Tensor, log_odds: Tensor, gap: Tensor, slab
     return slab + gap * torch.sigmoid(-(log_odds + 0.5 * gap * second_moment))
 
 
-def constant_precision(second_moment: Tensor, *numbers: Tensor) -> Tensor:
-    """κ = 1/τ² of a Normal, the last of the numbers, whatever the weight."""
-    return numbers[-1]
-
-
 def _energies(mean: Tensor, std: Tensor, prior: SpikeSlab) -> tuple[Tensor, Tensor]:
     # A and B of eq. 3.8. Algorithm 1 in the paper prints m for m² in A: a misprint.
     second_moment = mean.square() + std.square()
@@ -253,105 +234,6 @@ def _energies(mean: Tensor, std: Tensor, prior: SpikeSlab) -> tuple[Tensor, Tens
 
 
 Prior = Normal | SpikeSlab
-
-
-# Priors with an unknown width. All scales have log-normal posteriors.
-
-
-def log_normal_gamma_kl(mean: Tensor, log_std: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
-    """KL[LogNormal(m, s²) || Gamma(shape, rate)] of each scale, (B9).
-
-    Example:
-        >>> zero, one = torch.zeros(()), torch.ones(())
-        >>> round(log_normal_gamma_kl(zero, zero, one, one).item(), 4)  # e^½ - ½ log 2πe
-        0.2298
-    """
-    expected = (mean + 0.5 * (2 * log_std).exp()).exp()
-    constant = torch.lgamma(shape) - shape * rate.log() - _HALF_LOG_2PI_E
-    return constant - log_std - shape * mean + rate * expected
-
-
-@dataclass(frozen=True)
-class LayerScaled(NumbersOfModels):
-    """w = std · c · ŵ with ŵ ~ N(0, 1) and c⁻² ~ Gamma(shape, rate), one c per layer.
-
-    Args:
-        std: γ₀, width of a layer at c = 1.
-        last_std: the same for the last layer.
-        shape: of c⁻².
-        rate: of c⁻².
-
-    Example:
-        >>> LayerScaled().std, LayerScaled().last_std
-        (0.1, 1.0)
-    """
-
-    std: Number = 0.1
-    last_std: Number = 1.0
-    shape: Number = 2.0
-    rate: Number = 2.0
-
-    def __post_init__(self) -> None:
-        check_positive("LayerScaled", **vars(self))
-
-
-@dataclass(frozen=True)
-class Horseshoe(NumbersOfModels):
-    """The regularised horseshoe over units: one half-Cauchy scale per unit and per layer.
-
-    Args:
-        std: τ₀, the scale of a layer's half-Cauchy.
-        shape: of c⁻², the precision of the slab that bounds every scale.
-        rate: of c⁻².
-
-    Example:
-        >>> Horseshoe(std=(0.01, 0.1)).member(1).std
-        0.1
-    """
-
-    std: Number = 0.01
-    shape: Number = 2.0
-    rate: Number = 6.0
-
-    def __post_init__(self) -> None:
-        check_positive("Horseshoe", **vars(self))
-
-
-@dataclass(frozen=True)
-class GroupSparse:
-    """s ~ Bernoulli(active_prob) per group; weights are N(0, ν) where s = 1 and 0 where s = 0.
-
-    The slab variance ν of a layer is the number below divided by the layer's inputs.
-
-    Args:
-        group: what is kept or removed as one: "units" (a hidden unit's incoming weights and its
-            bias), "inputs" (all weights leaving one input feature) or single "weights".
-        active_prob: ρ, prior probability that a group is active; learned from there.
-        hidden_variance: ν times fan-in of hidden layers.
-        output_variance: ν times fan-in of the last layer.
-
-    Example:
-        >>> GroupSparse(hidden_variance=2.0).slab_variance(50, last=False)
-        0.04
-    """
-
-    group: Group = "units"
-    active_prob: float = 0.5
-    hidden_variance: float = 1.0
-    output_variance: float = 3.0
-
-    def __post_init__(self) -> None:
-        check_choice("GroupSparse", "group", self.group, GROUPS)
-        check_fraction("GroupSparse", open_ends=True, active_prob=self.active_prob)
-        check_positive(
-            "GroupSparse",
-            hidden_variance=self.hidden_variance,
-            output_variance=self.output_variance,
-        )
-
-    def slab_variance(self, fan_in: int, *, last: bool) -> float:
-        """ν of a layer's weights and biases."""
-        return (self.output_variance if last else self.hidden_variance) / fan_in
 
 
 def stack_priors(priors: Sequence[Prior]) -> Prior:
@@ -366,92 +248,3 @@ def stack_priors(priors: Sequence[Prior]) -> Prior:
     names = tuple(type(priors[0]).__dataclass_fields__)
     columns = {name: tuple(getattr(prior, name) for prior in priors) for name in names}
     return type(priors[0])(**columns)
-
-
-# Bayesian model reduction: what another prior would have done to the evidence.
-#
-# With a posterior q(w) found under the prior p, the evidence under a reduced prior p̃ follows
-# without new data:
-#
-#     ΔF = log p̃(D) - log p(D) = log E_q[p̃(w) / p(w)]                                      (B1)
-#
-# ΔF > 0 means that the data prefer the reduced model. Numbers in brackets are equations of
-# docs/theory/bmr.md. References: [Friston]; Marković, Friston and Kiebel (2024), section III.
-
-
-def evidence_change(mean: Tensor, std: Tensor, prior_std: Tensor, reduced_std: Tensor) -> Tensor:
-    """ΔF of each weight when its prior N(0, s²) becomes N(0, θ²), (B2); θ may be 0.
-
-    Example:
-        >>> numbers = (torch.tensor(x) for x in (1.0, 0.5, 1.0, 0.0))
-        >>> round(evidence_change(*numbers).item(), 4)  # -log 0.5 - 1 / (2 · 0.25)
-        -1.3069
-    """
-    variance = (std / prior_std).square()
-    reduced = (reduced_std / prior_std).square()
-    rho = reduced + variance - reduced * variance
-    if not bool((rho > 0).all()):
-        raise ValueError(
-            "evidence_change: the reduced prior is wider than this posterior allows: std² < θ²s² / "
-            "(θ² - s²) must hold (θ reduced, s original prior std). Take a narrower one."
-        )
-    pull = (mean / std).square() * (1 - reduced / rho)
-    return -0.5 * rho.log() - 0.5 * pull
-
-
-def evidence_at_zero(mean: Tensor, std: Tensor, prior_std: Tensor) -> Tensor:
-    """ΔF of each weight when it is fixed at 0, (B4): the Savage-Dickey ratio [Dickey].
-
-    Example:
-        >>> half = torch.tensor(0.5)
-        >>> round(evidence_at_zero(torch.tensor(0.0), half, 2 * half).item(), 4)  # log 2
-        0.6931
-    """
-    return prior_std.log() - std.log() - 0.5 * (mean / std).square()
-
-
-def mask_log_odds(delta: Tensor, n_updates: int = N_UPDATES) -> Tensor:
-    """ζ of one layer: prior log-odds that a weight is kept, learned from the layer, (B7).
-
-    A weight is pruned when its ΔF exceeds ζ.
-
-    Args:
-        delta: ΔF at 0 of the layer's weights, (..., n).
-        n_updates: coordinate updates, from ζ = 0.
-
-    Returns:
-        (..., 1).
-
-    Example:
-        >>> mask_log_odds(torch.full((100,), -50.0)).round(decimals=2)  # all are needed
-        tensor([5.1900])
-    """
-    zeta = torch.zeros_like(delta[..., :1])
-    n = delta.shape[-1]
-    for _ in range(n_updates):
-        kept = torch.sigmoid(zeta - delta).sum(-1, keepdim=True, dtype=torch.float64)
-        zeta = (torch.digamma(1 + kept) - torch.digamma(1 + n - kept)).to(delta.dtype)
-    return zeta
-
-
-def shared_log_odds(rule: str, delta: Tensor) -> Tensor:
-    """ζ of weights that share it, from their ΔF at 0, (k, n) -> (k, 1); 0 by Savage and Dickey.
-
-    Pruned weights enter by the ΔF that they have relaxed to: near 0, so about ½ each.
-    """
-    return torch.zeros_like(delta[:, :1]) if rule == "savage-dickey" else mask_log_odds(delta)
-
-
-def sharing(layers: EntryGroups, scope: str, *, spare_last: bool) -> list[list[slice]]:
-    """Slices of the prunable tensors that share a ζ: of a layer, or with "global" all of them.
-
-    Args:
-        layers: of the network.
-        scope: "layer" or "global".
-        spare_last: leaves the last layer out.
-    """
-    pruned = [(i, part) for i, part in layers.prunable if not (spare_last and i == layers.last)]
-    if scope == "global":
-        return [[part for _, part in pruned]] if pruned else []
-    owners = dict.fromkeys(i for i, _ in pruned)
-    return [[part for i, part in pruned if i == owner] for owner in owners]

@@ -24,7 +24,6 @@ from bayesieve.core.priors import (
     Normal,
     Number,
     SpikeSlab,
-    constant_precision,
     inclusion_logit,
     mixture_numbers,
     mixture_precision,
@@ -136,3 +135,8 @@ class FlatVI:
             unused = like.new_zeros(())
             return PriorNumbers(unused, unused, precision)
         return PriorNumbers(*mixture_numbers(prior, like))
+
+
+def constant_precision(second_moment: Tensor, *numbers: Tensor) -> Tensor:
+    """κ = 1/τ² of a Normal, the last of the numbers, whatever the weight."""
+    return numbers[-1]

@@ -26,17 +26,19 @@ from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.execution import kernel
 from bayesieve.core.noise import Noise, noise_of
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
-from bayesieve.core.priors import (
-    Horseshoe,
-    Number,
-    log_normal_gamma_kl,
-    member_number,
-    per_model,
-)
+from bayesieve.core.priors import Number, member_number, per_model
 from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.workspace import statistics_names
 from bayesieve.engines.optimisers import adabelief_
-from bayesieve.engines.scaled import Rates, ScaledState, warm_start_, weights_kl, weights_step_
+from bayesieve.engines.scaled import (
+    Horseshoe,
+    Rates,
+    ScaledState,
+    log_normal_gamma_kl,
+    warm_start_,
+    weights_kl,
+    weights_step_,
+)
 
 
 @dataclass

@@ -8,28 +8,97 @@ serves layers of any width. With ∂w, ∂m and ∂log s the gradients of the lo
 
 A step draws the scales, takes the gradients (`noise.gradients`), calls `weights_step_`, and moves
 the scales along the gradients that `weights_step_` returns.
+
+`LayerScaled` and `Horseshoe` have an unknown width: one scale per layer, or one per unit and layer.
+Reference: Marković, Friston and Kiebel (2024), section III and appendix B. Equations B are those of
+docs/theory/bmr.md, H those of docs/theory/horseshoe.md.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+from bayesieve.checks import check_positive
 from bayesieve.core.execution import kernel
 from bayesieve.core.layout import EntryGroups
 from bayesieve.core.noise import Gradients
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import normal_kl
+from bayesieve.core.priors import Number, NumbersOfModels, normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.optimisers import Moments, Pace, adabelief_, pace_of
 
+_HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
 POINT_UNIT = 0.1  # of the steps of point parameters: the usual width of a layer
 
 
 N = TypeVar("N")  # prior numbers of an engine
 G = TypeVar("G", bound=EntryGroups)
+
+
+# Priors with an unknown width. All scales have log-normal posteriors.
+
+
+def log_normal_gamma_kl(mean: Tensor, log_std: Tensor, shape: Tensor, rate: Tensor) -> Tensor:
+    """KL[LogNormal(m, s²) || Gamma(shape, rate)] of each scale, (B9).
+
+    Example:
+        >>> zero, one = torch.zeros(()), torch.ones(())
+        >>> round(log_normal_gamma_kl(zero, zero, one, one).item(), 4)  # e^½ - ½ log 2πe
+        0.2298
+    """
+    expected = (mean + 0.5 * (2 * log_std).exp()).exp()
+    constant = torch.lgamma(shape) - shape * rate.log() - _HALF_LOG_2PI_E
+    return constant - log_std - shape * mean + rate * expected
+
+
+@dataclass(frozen=True)
+class LayerScaled(NumbersOfModels):
+    """w = std · c · ŵ with ŵ ~ N(0, 1) and c⁻² ~ Gamma(shape, rate), one c per layer.
+
+    Args:
+        std: γ₀, width of a layer at c = 1.
+        last_std: the same for the last layer.
+        shape: of c⁻².
+        rate: of c⁻².
+
+    Example:
+        >>> LayerScaled().std, LayerScaled().last_std
+        (0.1, 1.0)
+    """
+
+    std: Number = 0.1
+    last_std: Number = 1.0
+    shape: Number = 2.0
+    rate: Number = 2.0
+
+    def __post_init__(self) -> None:
+        check_positive("LayerScaled", **vars(self))
+
+
+@dataclass(frozen=True)
+class Horseshoe(NumbersOfModels):
+    """The regularised horseshoe over units: one half-Cauchy scale per unit and per layer.
+
+    Args:
+        std: τ₀, the scale of a layer's half-Cauchy.
+        shape: of c⁻², the precision of the slab that bounds every scale.
+        rate: of c⁻².
+
+    Example:
+        >>> Horseshoe(std=(0.01, 0.1)).member(1).std
+        0.1
+    """
+
+    std: Number = 0.01
+    shape: Number = 2.0
+    rate: Number = 6.0
+
+    def __post_init__(self) -> None:
+        check_positive("Horseshoe", **vars(self))
 
 
 @dataclass

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from bayesieve.checks import check_choice
 from bayesieve.core.network import Network, sequential_layers
 from bayesieve.core.posterior import Posterior
-from bayesieve.core.priors import Normal, SpikeSlab, evidence_at_zero, evidence_change, per_model
+from bayesieve.core.priors import Normal, SpikeSlab, per_model
+from bayesieve.engines.bmr import evidence_at_zero
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets.embedding import PiecewiseLinear
 from bayesieve.select.additive import HingeBasis
@@ -71,6 +72,7 @@ def feature_importance(
 
     Example:
         >>> from bayesieve.core.likelihoods import Gaussian
+        >>> from bayesieve.core.posterior import Factorised
         >>> network = Network.of(nn.Sequential(nn.Linear(3, 1, bias=False)), Gaussian())
         >>> logit = torch.tensor([0.75, 0.5, 0.25]).logit()
         >>> q = Factorised(network, torch.zeros(3), torch.ones(3), logit_inclusion=logit)
@@ -210,6 +212,26 @@ def _slab_evidence(mean: Tensor, std: Tensor, prior: SpikeSlab, inclusion: Tenso
     std = torch.minimum(std, (1 - 1e-6) * effective)  # rounding may leave it a little wider
     change = evidence_change(mean, std, effective, slab.expand_as(mean))
     return change - evidence_at_zero(mean, std, effective)
+
+
+def evidence_change(mean: Tensor, std: Tensor, prior_std: Tensor, reduced_std: Tensor) -> Tensor:
+    """ΔF of each weight when its prior N(0, s²) becomes N(0, θ²), (B2); θ may be 0.
+
+    Example:
+        >>> numbers = (torch.tensor(x) for x in (1.0, 0.5, 1.0, 0.0))
+        >>> round(evidence_change(*numbers).item(), 4)  # -log 0.5 - 1 / (2 · 0.25)
+        -1.3069
+    """
+    variance = (std / prior_std).square()
+    reduced = (reduced_std / prior_std).square()
+    rho = reduced + variance - reduced * variance
+    if not bool((rho > 0).all()):
+        raise ValueError(
+            "evidence_change: the reduced prior is wider than this posterior allows: std² < θ²s² / "
+            "(θ² - s²) must hold (θ reduced, s original prior std). Take a narrower one."
+        )
+    pull = (mean / std).square() * (1 - reduced / rho)
+    return -0.5 * rho.log() - 0.5 * pull
 
 
 def matrices_of(posterior: Posterior, values: Tensor) -> list[Tensor]:

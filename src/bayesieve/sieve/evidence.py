@@ -25,7 +25,8 @@ from bayesieve.core.posterior import (
     posterior_of,
     present_entries,
 )
-from bayesieve.core.priors import Normal, evidence_at_zero, shared_log_odds, sharing
+from bayesieve.core.priors import Normal
+from bayesieve.engines.bmr import evidence_at_zero, shared_log_odds, sharing
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.ranking import Score, ScoreName, evidence_score, second_moment_score
 from bayesieve.sieve.weight_rules import keep_probable, keep_zeros

@@ -8,7 +8,6 @@ from torch import nn
 
 from bayesieve import runs
 from bayesieve.core.likelihoods import Categorical, Gaussian
-from bayesieve.core.priors import LayerScaled
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples
@@ -16,6 +15,7 @@ from bayesieve.data.preprocessing import PixelScale
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.scaled import LayerScaled
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule

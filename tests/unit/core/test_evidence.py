@@ -6,7 +6,8 @@ import math
 import pytest
 import torch
 
-from bayesieve.core.priors import evidence_at_zero, evidence_change, mask_log_odds
+from bayesieve.engines.bmr import evidence_at_zero, mask_log_odds
+from bayesieve.select.importance import evidence_change
 from oracles import mask_free_energy
 from problems import conjugate, normal, seeded
 

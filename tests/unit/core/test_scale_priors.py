@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from bayesieve.core.priors import Horseshoe, LayerScaled, log_normal_gamma_kl
+from bayesieve.engines.scaled import Horseshoe, LayerScaled, log_normal_gamma_kl
 from problems import normal
 
 

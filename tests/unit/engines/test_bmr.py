@@ -12,9 +12,16 @@ from bayesieve.assess.predict import predict
 from bayesieve.core.batch import Batch
 from bayesieve.core.layout import EntryGroups
 from bayesieve.core.likelihoods import Gaussian
-from bayesieve.core.priors import LayerScaled, evidence_at_zero, log_normal_gamma_kl, mask_log_odds
 from bayesieve.core.problem import Problem
-from bayesieve.engines.bmr import BMR, PAPER_ROLES, Reduction, widths
+from bayesieve.engines.bmr import (
+    BMR,
+    PAPER_ROLES,
+    Reduction,
+    evidence_at_zero,
+    mask_log_odds,
+    widths,
+)
+from bayesieve.engines.scaled import LayerScaled, log_normal_gamma_kl
 from problems import known_support, normal, normal32, renew, run, seeded
 from zoo import BY_NAME, chain
 

@@ -10,10 +10,10 @@ from torch import nn
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
-from bayesieve.core.priors import Horseshoe, log_normal_gamma_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.storage import load_posterior, load_sparse, save
 from bayesieve.engines.horseshoe import HorseshoeVI, log_widths
+from bayesieve.engines.scaled import Horseshoe, log_normal_gamma_kl
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.rules import keep_scored, keep_zeros
 from problems import normal, normal32, run, seeded

@@ -10,12 +10,12 @@ from torch.special import log_ndtr
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.posterior import SparseModel
-from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import Examples
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.channels import PROBIT_VARIANCE, Message, Unit, gaussian_channel
 from bayesieve.engines.tdamp.damp import Weights, absorb_, backward, forward, weight_score
+from bayesieve.engines.tdamp.state import GroupSparse
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.nets import mlp
 from bayesieve.training.launch import fit

@@ -8,11 +8,11 @@ from torch.nn.functional import conv2d
 from bayesieve.core.batch import Batch
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import SparseModel
-from bayesieve.core.priors import GroupSparse
 from bayesieve.core.problem import Problem
 from bayesieve.engines.tdamp import TDAMP
 from bayesieve.engines.tdamp.channels import observe
 from bayesieve.engines.tdamp.damp import Layer, Window, as_images, as_rows, batch_score
+from bayesieve.engines.tdamp.state import GroupSparse
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.sieve.compact import compact
 from problems import normal, normal32, seeded

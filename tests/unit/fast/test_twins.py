@@ -18,7 +18,7 @@ from bayesieve.core.batch import Batch
 from bayesieve.core.execution import TWINS, Backend
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.noise import LocalLayer, WeightNoise, spread_
-from bayesieve.core.priors import Horseshoe, LayerScaled, Normal, SpikeSlab, mixture_precision
+from bayesieve.core.priors import Normal, SpikeSlab, mixture_precision
 from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.core.random import counter_normals, fresh_keys, gaussian_draws
@@ -31,7 +31,7 @@ from bayesieve.engines.map import MAP
 from bayesieve.engines.optimisers import pace_of
 from bayesieve.engines.sampling import Averaging, Chain
 from bayesieve.engines.sbnn import SBNN
-from bayesieve.engines.scaled import Rates
+from bayesieve.engines.scaled import Horseshoe, LayerScaled, Rates
 from bayesieve.engines.sgmcmc import SGHMC, SGLD
 from bayesieve.engines.variational import adam_step_
 from bayesieve.fast import native, twins

@@ -10,8 +10,8 @@ from torch import nn
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
-from bayesieve.core.priors import Normal, SpikeSlab, evidence_at_zero, mask_log_odds
-from bayesieve.engines.bmr import BMR, PAPER_ROLES
+from bayesieve.core.priors import Normal, SpikeSlab
+from bayesieve.engines.bmr import BMR, PAPER_ROLES, evidence_at_zero, mask_log_odds
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.horseshoe import HorseshoeVI
 from bayesieve.engines.laplace import laplace

@@ -41,7 +41,7 @@ from bayesieve.core.batch import Batch, Metrics
 from bayesieve.core.inputs import one_input
 from bayesieve.core.network import NUMBERS_PREFIX
 from bayesieve.core.posterior import Factorised, Posterior
-from bayesieve.core.priors import GroupSparse, normal_kl
+from bayesieve.core.priors import normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
 from bayesieve.engines.tdamp.channels import Message, check_likelihood, observe
@@ -56,7 +56,7 @@ from bayesieve.engines.tdamp.groups import (
     slab_moments,
     slab_update,
 )
-from bayesieve.engines.tdamp.state import TDAMPState, Wiring, kept, moments, set_
+from bayesieve.engines.tdamp.state import GroupSparse, TDAMPState, Wiring, kept, moments, set_
 
 if TYPE_CHECKING:
     from bayesieve.engines.recipes import RunSize
