@@ -283,7 +283,7 @@ DANGEROUS = {
 MODULES = {"pickle", "marshal", "shelve", "dill", "joblib", "cloudpickle", "subprocess", "runpy"}
 ALLOWED = {
     "__init__.py": {"import_module": "names of our own modules, in a table"},
-    "cli/signatures.py": {"eval": "annotations in the source of the package, as an import would"},
+    "cli/flags.py": {"eval": "annotations in the source of the package, as an import would"},
     "deliver/huggingface.py": {"import_module": "transformers, by name"},
     "deliver/onnx.py": {"import_module": "onnx and onnxruntime, by name"},
     "fast/native.py": {

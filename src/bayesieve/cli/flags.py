@@ -1,10 +1,18 @@
-"""One command-line flag per argument of a command and per setting of a run."""
+"""One command-line flag per argument of a command and per setting of a run.
 
+Help must not import what commands need: their modules import torch, which takes a second. So the
+signature of a command is read from its source. Its annotations are made of names of
+`runs.arguments`, its defaults are plain values, and its docstring says what each argument means.
+"""
+
+import ast
 import inspect
+import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -15,9 +23,9 @@ from bayesieve import runs
 from bayesieve.cli import ended_at_once, uncollected
 from bayesieve.cli.console import FLAGS, JsonFlag, heartbeat, print_json, with_flags
 from bayesieve.cli.layout import HelpAll
-from bayesieve.cli.signatures import signature_of
 from bayesieve.environment import is_shared, rank_of_process
 from bayesieve.errors import UsageError
+from bayesieve.runs import arguments
 from bayesieve.runs.arguments import COMMAND_LINE, Arg, Json, plain
 from bayesieve.runs.config import (
     all_settings,
@@ -76,7 +84,7 @@ def command(
         group: the commands that it belongs to.
         exit_code: what it ends with after it has printed its result.
     """
-    declared = _flags_of(function)
+    about, declared = _declared(function)
     flags = {word: _dashed(word) for word in keywords()} | {
         flag.name: flag.name.upper() if flag.about.positional else flag.dashed
         for flag in declared
@@ -115,7 +123,7 @@ def command(
             own.append(_keyword("help_all", HelpAll, False))
         own += [_parameter(flag, flags) for flag in declared if flag.panel is not None]
         wrapper.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
-        wrapper.__doc__ = with_flags(signature_of(function).about, flags)
+        wrapper.__doc__ = with_flags(about, flags)
         wrapper.__name__ = show.__name__
         group.append((wrapper, example))
         return wrapper
@@ -123,19 +131,40 @@ def command(
     return made
 
 
-def _flags_of(function: str) -> list[_Flag]:
-    """List the arguments of a command, and all settings where it takes them."""
-    signature, found = signature_of(function), []
-    for name, parameter in signature.parameters.items():
-        hint, about = plain(parameter.annotation)
-        joined = {k: v for arg in about for k, v in vars(arg).items() if v not in (None, False)}
-        found.append(_Flag(name, hint, parameter.default, signature.helps[name], Arg(**joined)))
+def _declared(function: str) -> tuple[str, list[_Flag]]:
+    """The docstring of a command up to its arguments, and these, with all settings it takes.
+
+    Example:
+        >>> about, flags = _declared("verify")
+        >>> [(flag.name, flag.help) for flag in flags][0]
+        ('bundle', 'Bundle folder.')
+    """
+    node = _functions(runs.HOME[function])[function]
+    about, _, rest = (ast.get_docstring(node) or "").partition("\n\nArgs:\n")
+    said = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", rest.partition("\n\n")[0], re.M)
+    helps = {name: " ".join(text.split()) for name, text in said}
+    args, found = node.args, []
+    required = [None] * (len(args.args) - len(args.defaults))
+    defaults = [*required, *args.defaults, *args.kw_defaults]
+    for one, value in zip([*args.args, *args.kwonlyargs], defaults, strict=True):
+        annotation = ast.unparse(one.annotation or ast.Name("Any"))
+        hint, notes = plain(eval(annotation, vars(arguments)))
+        default = inspect.Parameter.empty if value is None else ast.literal_eval(value)
+        joined = {k: v for arg in notes for k, v in vars(arg).items() if v not in (None, False)}
+        found.append(_Flag(one.arg, hint, default, helps[one.arg], Arg(**joined)))
     for section, spec in all_settings() if function in _WITH_SETTINGS else ():
-        said, hint = spec.metadata, hints_of(section)[spec.name]
+        known, hint = spec.metadata, hints_of(section)[spec.name]
         default = None if spec.default is MISSING else spec.default
-        shown = Arg(metavar=said["metavar"], alias=said["alias"])
-        found.append(_Flag(word_of(spec), hint, default, said["help"], shown, _PANELS[section]))
-    return found
+        shown = Arg(metavar=known["metavar"], alias=known["alias"])
+        found.append(_Flag(word_of(spec), hint, default, known["help"], shown, _PANELS[section]))
+    return about, found
+
+
+@cache
+def _functions(module: str) -> dict[str, ast.FunctionDef]:
+    source = (Path(runs.__file__).parent / f"{module}.py").read_text(encoding="utf-8")
+    nodes = ast.parse(source).body
+    return {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
 
 
 def _parameter(flag: _Flag, flags: Mapping[str, str]) -> inspect.Parameter:

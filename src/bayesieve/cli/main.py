@@ -18,13 +18,12 @@ from typing import Annotated, Any
 
 import typer
 
-from bayesieve import __version__
 from bayesieve.cli import commands as commands  # makes them
-from bayesieve.cli import doctor, reproduce, signals_to, stopped_by
-from bayesieve.cli.console import JsonFlag, print_json, remarks_shown, with_flags
-from bayesieve.cli.data import data_app
+from bayesieve.cli import signals_to, stopped_by
+from bayesieve.cli.console import remarks_shown, with_flags
 from bayesieve.cli.flags import COMMANDS, OF_RUNS
 from bayesieve.cli.layout import Command, Group
+from bayesieve.cli.others import OTHERS, data_app, version
 from bayesieve.cli.scratch import scratch_app
 from bayesieve.errors import BayesieveError, UsageError, out_of_memory, shortage
 
@@ -147,14 +146,6 @@ app = typer.Typer(
 )
 
 
-def version(json: JsonFlag = False) -> None:
-    """Print the version."""
-    if json:
-        print_json({"version": __version__})
-    else:
-        print(__version__)
-
-
 def _print_version(asked: bool) -> None:
     if asked:
         version()
@@ -174,9 +165,8 @@ def _options(version: _VersionFlag = False) -> None:
     pass
 
 
-for _command, _example in COMMANDS:
+for _command, _example in (*COMMANDS, *OTHERS):
     app.command(cls=Command, epilog=f"Example: bayesieve {_example}")(_command)
-app.command(cls=Command, epilog=reproduce.EXAMPLE)(reproduce.reproduce)
 app.add_typer(data_app, name="data")
 _of_runs = typer.Typer(
     help="Work with several runs at once.",
@@ -188,8 +178,6 @@ for _command, _example in OF_RUNS:
     _of_runs.command(cls=Command, epilog=f"Example: bayesieve {_example}")(_command)
 app.add_typer(_of_runs, name="runs")
 app.add_typer(scratch_app, name="scratch")
-app.command(cls=Command, epilog=doctor.EXAMPLE)(doctor.doctor)
-app.command(cls=Command, epilog="Example: bayesieve version")(version)
 
 
 def run() -> None:

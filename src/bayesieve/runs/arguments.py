@@ -1,7 +1,7 @@
 """Types of the arguments of commands, and how these are checked. Nothing here imports torch.
 
 A command is a plain function with `@command`. The command line makes its flags from the signature
-and the docstring, which it reads without importing the function (`cli.signatures`): annotations of
+and the docstring, which it reads without importing the function (`cli.flags`): annotations of
 commands are made of the names of this module.
 """
 

@@ -1,4 +1,4 @@
-"""`bayesieve reproduce`: the tables of the papers, theirs and ours, and how to make ours again."""
+"""The work of `bayesieve reproduce`: list, verify or run studies, and print tables of them."""
 
 import tempfile
 import textwrap
@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from bayesieve.checks import did_you_mean
-from bayesieve.cli.console import JsonFlag, note, print_json, print_table
+from bayesieve.cli.console import note, print_json, print_table
 from bayesieve.errors import UsageError
-from bayesieve.runs.clone import require_studies
 from bayesieve.runs.owned import OwnedFolder
+from studies.reproduce import running
+from studies.reproduce.catalogue import STUDIES
+from studies.reproduce.running import RECORD, arguments_of, run_study, study_of
+from studies.reproduce.table import compared_with, counts, listing, missing, read_findings
 
-EXAMPLE = "Example: bayesieve reproduce sbnn-mnist --quick --out runs/again"
 FILES = ("record.json", "record.md", "findings.csv", "rows.md", "rows.png")
 
 
@@ -29,22 +31,17 @@ class StudyFolder(OwnedFolder):
 
 
 def reproduce(
-    name: Annotated[
-        str,
-        typer.Argument(help="`list`, `verify`, or the name of a study or of a row of the list."),
-    ] = "list",
-    quick: Annotated[bool, typer.Option("--quick", help="Minutes on two CPU cores.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="As the committed record.")] = False,
-    seeds: Annotated[int | None, typer.Option(help="Repetitions.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder to write.")] = None,
-    results: Annotated[Path, typer.Option(help="Folder of the committed records.")] = Path(
-        "results"
-    ),
-    json: JsonFlag = False,
+    name: str,
+    *,
+    quick: bool,
+    full: bool,
+    seeds: int | None,
+    device: str | None,
+    out: Path | None,
+    results: Path,
+    json: bool,
 ) -> None:
-    """List every table and figure of the papers with our numbers, run a study again, or verify."""
-    require_studies("reproduce")
+    """List every row of the papers, verify the records, or run the study of a name."""
     options = {"--quick": quick, "--full": full, "--seeds": seeds, "--device": device, "--out": out}
     if name in ("list", "verify") and any(options.values()):
         unused = ", ".join(flag for flag, value in options.items() if value)
@@ -55,10 +52,6 @@ def reproduce(
     if name == "verify":
         _verify(results, json=json)
         return
-    from studies.reproduce.catalogue import STUDIES
-    from studies.reproduce.running import RECORD, arguments_of, run_study, study_of
-    from studies.reproduce.table import compared_with
-
     study = study_of(name)
     if study is None or study not in STUDIES:
         names = ("list", "verify", *STUDIES)
@@ -92,8 +85,6 @@ def reproduce(
 
 
 def _list(results: Path, *, json: bool) -> None:
-    from studies.reproduce.table import listing, read_findings
-
     if not results.is_dir():
         note(f"there is no folder {results}: only the papers' numbers are shown (--results).")
     rows = listing(read_findings(results))
@@ -124,8 +115,6 @@ _COUNTED = {  # columns of the first screen, and the states of rows that each co
 
 def _print_counts(papers: Mapping[str, list[dict[str, Any]]]) -> None:
     """One screen: how many rows of each paper are reached, missed or without a number."""
-    from studies.reproduce.table import counts
-
     cells = []
     for source, rows in {**papers, "all": [row for own in papers.values() for row in own]}.items():
         known = counts(rows)
@@ -142,8 +131,6 @@ def _print_counts(papers: Mapping[str, list[dict[str, Any]]]) -> None:
 
 def _print_source(source: str, rows: list[dict[str, Any]]) -> None:
     """One paper: its items with the study behind each, what was measured, and what was not."""
-    from studies.reproduce.table import compared_with, counts, missing
-
     cells: list[tuple[str, ...]] = []
     for (item, study), members in groupby(rows, key=lambda row: (row["item"], row["study"])):
         answers = list(members)
@@ -170,12 +157,10 @@ def _folded(text: str, indent: str = "", width: int = 39) -> str:
 
 
 def _verify(results: Path, *, json: bool) -> None:
-    from studies.reproduce.running import verify
-
     if not results.is_dir():
         raise UsageError(f"there is no folder {results} to compare with; give --results.")
     with tempfile.TemporaryDirectory() as folder:
-        checked = verify(results, Path(folder), note)
+        checked = running.verify(results, Path(folder), note)
     rows = [{**asdict(row), "agrees": row.agrees} for row in checked]
     if json:
         print_json(rows)
