@@ -165,7 +165,7 @@ def _options(version: _VersionFlag = False) -> None:
     pass
 
 
-for _command, _example in (*COMMANDS, *OTHERS):
+for _command, _example in [*COMMANDS, *OTHERS]:
     app.command(cls=Command, epilog=f"Example: bayesieve {_example}")(_command)
 app.add_typer(data_app, name="data")
 _of_runs = typer.Typer(

@@ -1,6 +1,7 @@
 """Commands that call no function of `bayesieve.runs`: `doctor`, `version`, `reproduce`, `data`."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,11 +93,11 @@ def reproduce(
          json=json)  # fmt: skip
 
 
-OTHERS = (  # with an example of each
+OTHERS: list[tuple[Callable[..., None], str]] = [  # with an example of each
     (doctor, "doctor --json"),
     (reproduce, "reproduce sbnn-mnist --quick --out runs/again"),
     (version, "version"),
-)
+]
 
 
 @data_app.command("list", epilog="Example: bayesieve data list")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bayesieve.runs.clone import compare as compare
     from bayesieve.runs.clone import sweep as sweep
     from bayesieve.runs.config import RunConfig as RunConfig
+    from bayesieve.runs.folder import watch as watch
     from bayesieve.runs.learn import pool_runs as pool_runs
     from bayesieve.runs.learn import train as train
     from bayesieve.runs.page import open_page as open_page
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from bayesieve.runs.tables import fit_table as fit_table
     from bayesieve.runs.tables import select as select
     from bayesieve.runs.timing import profile as profile
-    from bayesieve.runs.watching import watch as watch
 
 HOME = {  # module of each name
     "Run": "run", "RunConfig": "config", "attack": "robustness", "certify": "certificate",
@@ -42,7 +42,7 @@ HOME = {  # module of each name
     "export": "bundle", "fit_table": "tables", "load": "run", "open_page": "page", "pool": "run",
     "pool_runs": "learn", "predict": "predictions", "profile": "timing", "prune": "sparse",
     "report": "page", "select": "tables", "sieve": "sparse", "sweep": "clone", "train": "learn",
-    "verify": "bundle", "watch": "watching",
+    "verify": "bundle", "watch": "folder",
 }  # fmt: skip
 __all__ = [*HOME]
 

@@ -1,23 +1,29 @@
-"""A run folder: its files, and the checks before something is written to or read from a path."""
+"""A run folder: its files, how far its run is, and checks before a path is written to or read.
+
+Nothing here imports torch.
+"""
 
 import importlib.metadata
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from bayesieve import __version__
 from bayesieve.errors import DamagedFileError, UsageError
 from bayesieve.files import check_limit, check_output, parse_json, standing, write_atomically
+from bayesieve.runs.arguments import ARGUMENT, Json, Place, command
 from bayesieve.runs.config import RECORD, RunConfig, from_dict, to_dict, without_record
 from bayesieve.runs.owned import CHECKPOINTS, OwnedFolder
 
 NETWORK = "network.safetensors"  # the graph of a network that a user's factory built
 PAGE, CERTIFICATE = "report.html", "certificate.json"
 _ABOUT_RUN = "config.json"
+_BARS = 30  # of a course drawn as text
 _PICTURES = (
     "training", "reliability", "confusion", "uncertainty", "examples", "fit", "inclusion", "layers",
     "sparsity", "overview", "pixels", "importance", "attack",
@@ -136,12 +142,76 @@ class RunFolder(OwnedFolder):
         check_limit(file, "json", file.stat().st_size, "bytes of JSON")
         return parse_json(file, self.read_bytes(name), constants=True)
 
+    def history(self) -> list[dict[str, Any]]:
+        """The numbers of every epoch so far."""
+        file = self.path / "metrics.jsonl"
+        lines = self.read_bytes(file.name).splitlines() if file.is_file() else []
+        return [parse_json(file, line, "a line", constants=True) for line in lines if line.strip()]
+
     def read_config(self) -> RunConfig:
         """The settings the run was made with."""
         values = self.read("config.json")
         if "format" in values:
             raise UsageError(f"{self.path} is a bundle; give the run folder it was made from.")
         return from_dict(without_record(values), str(self.path / "config.json"))
+
+
+@command
+def watch(
+    run: Annotated[Place, ARGUMENT],
+    *,
+    once: bool = False,
+) -> Json:
+    """Show how far a run is while it trains, from another terminal; Ctrl-C ends only the view.
+
+    Args:
+        run: Run folder of `train`, under way or finished.
+        once: Show where it is now, and end.
+    """
+    folder = RunFolder(Path(run))
+    course = course_of(folder.history(), folder.read_config().training.epochs)
+    return {"run": str(run), "finished": folder.finished, **course}
+
+
+def course_of(history: Sequence[Mapping[str, Any]], epochs: int | None) -> Json:
+    """The course of training so far.
+
+    Args:
+        history: the rows of metrics.jsonl, one per epoch; of a population the first is shown.
+        epochs: how many there will be, if that is known.
+
+    Returns:
+        epoch, epochs, seconds spent, seconds_left (None where not known) and `numbers`: by name
+        the last value and a course of at most 30 values.
+
+    Example:
+        >>> rows = [{"epoch": 1, "seconds": 2.0, "zeros": 0.1}, {"epoch": 2, "seconds": 4.0,
+        ...          "zeros": [0.5, 0.6]}]
+        >>> seen = course_of(rows, 4)
+        >>> seen["seconds_left"], seen["numbers"]
+        (6.0, {'zeros': {'now': 0.5, 'course': [0.1, 0.5]}})
+    """
+    done = len(history)
+    spent = sum(float(row.get("seconds", 0.0)) for row in history)
+    left = None if not done or epochs is None else max(0, epochs - done) * spent / done
+    every = math.ceil(max(done, 1) / _BARS)
+    some = [*history[:-1:every], *history[-1:]]
+    skipped = ("epoch", "step", "seconds")
+    names = [name for name in (history[-1] if done else {}) if name not in skipped]
+    courses = {name: [_number(row.get(name)) for row in some] for name in names}
+    numbers = {
+        name: {"now": values[-1], "course": [v for v in values if v is not None]}
+        for name, values in courses.items()
+        if values[-1] is not None
+    }
+    return {"epoch": done, "epochs": epochs, "seconds": round(spent, 3), "seconds_left": left,
+            "numbers": numbers}  # fmt: skip
+
+
+def _number(value: Any) -> float | None:
+    first = value[0] if isinstance(value, list) and value else value
+    is_number = isinstance(first, int | float) and not isinstance(first, bool)
+    return float(first) if is_number and math.isfinite(first) else None
 
 
 def inputs_of(config: RunConfig) -> list[Path]:

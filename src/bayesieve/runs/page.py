@@ -13,7 +13,7 @@ import torch
 
 from bayesieve.core.posterior import Model
 from bayesieve.errors import BayesieveError, UsageError
-from bayesieve.files import check_output, parse_json, same_place, sha256, write_atomically
+from bayesieve.files import check_output, same_place, sha256, write_atomically
 from bayesieve.report.collect import collect
 from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
@@ -229,7 +229,7 @@ def read_source(
         members=tuple(members) if len(members) > 1 else (),
         drawn=run.pooled(),
         score=_score(folder, run.model),
-        history=_history(folder),
+        history=folder.history(),
         certificate=run.certificate,
         familiarity=run.familiarity,
         kl=config.tempering,
@@ -255,14 +255,6 @@ def _score(folder: RunFolder, model: Model) -> ScoreName:
     named: Any = folder.read("curve.json").get("score") if ranked else None
     score: ScoreName = named if named in [*SCORES] else usual_score(model)
     return score
-
-
-def _history(folder: RunFolder) -> list[Json]:
-    file = folder.path / "metrics.jsonl"
-    if not file.is_file():
-        return []
-    lines = folder.read_bytes(file.name).splitlines()
-    return [parse_json(file, line, "a line", constants=True) for line in lines if line.strip()]
 
 
 def _distinct(sources: Sequence[Source]) -> list[Source]:
