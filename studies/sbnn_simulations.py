@@ -19,7 +19,7 @@ from bayesieve.assess.predict import RealPrediction, predict
 from bayesieve.checks import check_fraction
 from bayesieve.core.posterior import Posterior
 from bayesieve.engines import Engine
-from bayesieve.estimators.fits import PopulationFits
+from bayesieve.estimators.importance import PopulationFits
 from bayesieve.estimators.population import Training, stacked
 from bayesieve.nets import mlp
 from bayesieve.select import (

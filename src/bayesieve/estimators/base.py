@@ -30,24 +30,36 @@ from bayesieve.data.encoding import (
     Entry,
     column_of_input,
     encoding_of,
+    feature_names,
     inputs_of,
+    is_plain,
     raw_columns,
     switches,
 )
 from bayesieve.data.examples import Task
 from bayesieve.data.frames import Frame, as_frame
+from bayesieve.deliver.bundle import save_bundle
+from bayesieve.deliver.c import export_c
+from bayesieve.deliver.onnx import export_onnx
+from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines.recipes import MANY_ROWS
 from bayesieve.estimators.defaults import Choices, TableSettings, table_settings
-from bayesieve.estimators.delivery import compact_of, export
 from bayesieve.estimators.groups import Group, fold_members, train_tables
 from bayesieve.estimators.importance import shuffled_change
 from bayesieve.estimators.mixture import needed_draws, predict_members, with_unknown_levels
 from bayesieve.estimators.online import continued
-from bayesieve.estimators.pace import Pace
-from bayesieve.estimators.population import DTYPE, Table, Training
-from bayesieve.estimators.scale import Array, FloatArray, Scale, Seed
+from bayesieve.estimators.population import DTYPE, Pace, Table, Training
+from bayesieve.estimators.scale import (
+    Array,
+    FloatArray,
+    Scale,
+    Seed,
+    raw_likelihood,
+    raw_module,
+)
 from bayesieve.nets import mlp
 from bayesieve.nets.mlp import Activation
+from bayesieve.sieve.compact import compact
 from bayesieve.training.schedule import Schedule
 from bayesieve.uncertainty.dependence import Dependence, answers, bands, spread_rows, with_values
 from bayesieve.uncertainty.familiarity import Familiarity, unavailable
@@ -429,7 +441,8 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
 
         It computes with the posterior mean of the first member's weights.
         """
-        return compact_of(self)
+        module = raw_module(self.sparse_, self.x_scale_, self.y_scale_)
+        return compact(module, self._example())
 
     def export(self, path: str | Path) -> Path:
         """Write the compact model: `.onnx`, `.pt2`, `.h` (C), or a bundle folder without an ending.
@@ -440,7 +453,39 @@ class SieveEstimator(Choices, BaseEstimator):  # type: ignore[misc]
         contain the noise of a single target, for intervals; of a heteroscedastic network only the
         mean is delivered.
         """
-        return export(self, path)
+        path, example, module = Path(path), self._example(), self.compact_
+        if path.suffix == ".pt2":
+            return export_pt2(module, path, example)
+        known = getattr(self, "familiarity_", None)  # old pickles have none
+        if known is not None:  # of standardised rows
+            known = known.in_units(*map(torch.as_tensor, (self.x_scale_.mean, self.x_scale_.std)))
+        if path.suffix == ".h":
+            return export_c(module, path, example, familiarity=known)
+        likelihood = raw_likelihood(self.sparse_, self.y_scale_)
+        classes = [str(label) for label in self.classes_] if hasattr(self, "classes_") else None
+        recipe = {"kind": "table", "columns": self.encoding_}
+        preprocessing = None if is_plain(self.encoding_) else recipe
+        if path.suffix == ".onnx":
+            return export_onnx(
+                module, path, example, classes=classes, likelihood=likelihood, familiarity=known,
+                preprocessing=preprocessing,
+            )  # fmt: skip
+        if path.suffix:
+            raise ValueError(
+                "export: the file must end in .onnx, .pt2 or .h, or be a folder, got "
+                f"{path.name!r}."
+            )
+        named = preprocessing is not None or hasattr(self, "feature_names_in_")
+        return save_bundle(
+            module, path, example=example, classes=classes, likelihood=likelihood,
+            familiarity=known, preprocessing=preprocessing,
+            feature_names=list(feature_names(self.encoding_)) if named else None,
+        )  # fmt: skip
+
+    def _example(self) -> Tensor:
+        mean = torch.as_tensor(self.x_scale_.mean).to(DTYPE)
+        std = torch.as_tensor(self.x_scale_.std).to(DTYPE)
+        return torch.stack([mean, mean + std, mean - std])
 
 
 E = TypeVar("E", bound=SieveEstimator)

@@ -25,10 +25,11 @@ from bayesieve.core.posterior import Factorised, SparseModel
 from bayesieve.data.examples import Examples
 from bayesieve.estimators.defaults import Start, TableSettings
 from bayesieve.estimators.mixture import log_density, predict_members
-from bayesieve.estimators.pace import REHEARSED, Pace
 from bayesieve.estimators.population import (
+    REHEARSED,
     AnyEngine,
     Candidate,
+    Pace,
     Table,
     Training,
     nothing_left,

@@ -1,15 +1,19 @@
 """Columns and targets in units of training and in their own: numbers, modules and likelihoods."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from bayesieve.core.likelihoods import Likelihood
+from bayesieve.core.posterior import SparseModel
 from bayesieve.data.preprocessing import cut_moments
 from bayesieve.estimators.population import DTYPE
+from bayesieve.nets import PiecewiseLinear
 
 FloatArray = NDArray[np.float64]
 Array = NDArray[Any]
@@ -76,3 +80,59 @@ class Scale:
         """(..., p) back in the unit of the column."""
         raw: FloatArray = values.double().cpu().numpy() * self.std + self.mean
         return raw
+
+
+def raw_module(sparse: SparseModel, x_scale: Scale, y_scale: Scale | None) -> nn.Module:
+    """The posterior mean's network with standardisation folded into its first and last layer.
+
+    W (x - μ) / s + b is (W / s) x + (b - W μ / s); zeros stay zeros. Inputs z that end at ±l pass
+    through two layers of one unit each before: z + l = ReLU(2l - ReLU(l - z)) is exact however far
+    out z is, and every form of delivery knows ReLU. The second half of a heteroscedastic network's
+    outputs (log standard deviations) is left out.
+    """
+    module = sparse.to_module()
+    if isinstance(embedding := next(iter(module.children()), None), PiecewiseLinear):
+        module = nn.Sequential(embedding.layers(), *list(module.children())[1:])
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    first, last = linear[0], linear[-1]
+    with torch.no_grad():
+        mean, std = torch.as_tensor(x_scale.mean), torch.as_tensor(x_scale.std)
+        if (limit := x_scale.limit) < math.inf:
+            ones = torch.ones_like(std)
+            cut = [_diagonal(-1 / std, limit + mean / std), nn.ReLU()]
+            cut += [_diagonal(-ones, 2 * limit * ones), nn.ReLU()]
+            module = nn.Sequential(*cut, module)
+            mean, std = limit * ones, ones
+        weight = first.weight.double() / std
+        first.bias.copy_(first.bias.double() - weight @ mean)
+        first.weight.copy_(weight)
+        if y_scale is not None:
+            m = len(y_scale.std)
+            mean, std = torch.as_tensor(y_scale.mean), torch.as_tensor(y_scale.std)
+            weight, bias = last.weight[:m].double(), last.bias[:m].double()
+            last.weight = nn.Parameter((weight * std[:, None]).to(last.weight.dtype))
+            last.bias = nn.Parameter((bias * std + mean).to(last.weight.dtype))
+            last.out_features = m
+    return module
+
+
+def _diagonal(factor: Tensor, shift: Tensor) -> nn.Linear:
+    """A layer that multiplies each column by a factor and adds a shift, (p,) both."""
+    layer = nn.Linear(len(factor), len(factor))
+    layer.weight.copy_(factor.diag())
+    layer.bias.copy_(shift)
+    return layer
+
+
+def raw_likelihood(sparse: SparseModel, y_scale: Scale | None) -> Likelihood | None:
+    """The noise in the units of the target; None for a class, and where one number cannot say it.
+
+    Targets of different spread share a noise level only once standardised, and the log standard
+    deviations of a heteroscedastic network are not among the outputs of `raw_module`.
+    """
+    if y_scale is None:
+        likelihood = sparse.network.likelihood
+        return None if likelihood.soft_targets else likelihood  # several labels of a row stay
+    if (y_scale.std != y_scale.std[0]).any():
+        return None
+    return sparse.network.likelihood_at(sparse.posterior.mean).scaled(float(y_scale.std[0]))

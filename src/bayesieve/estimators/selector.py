@@ -17,8 +17,7 @@ from bayesieve.checks import check_choice, check_fraction
 from bayesieve.data.tables import guess_task
 from bayesieve.estimators.base import SieveEstimator, train_models
 from bayesieve.estimators.classifier import SieveClassifier
-from bayesieve.estimators.fits import PopulationFits, by_column
-from bayesieve.estimators.importance import column_importance
+from bayesieve.estimators.importance import PopulationFits, by_column, column_importance
 from bayesieve.estimators.population import Table, Training
 from bayesieve.estimators.regressor import SieveRegressor
 from bayesieve.estimators.scale import Seed

@@ -1,7 +1,7 @@
 """Statements about the inputs of a network: importance, probability, choice, stability.
 
 Everything here reads posteriors or rows, or asks a `TableFits` for the fits it needs; the one that
-trains networks as a population is `estimators.fits.PopulationFits`.
+trains networks as a population is `estimators.importance.PopulationFits`.
 
 Modules: `joint` (probability that an input matters, from the joint posterior of an additive model),
 `importance` (how probable it is that a weight matters, ψ and φ of the inputs), `selection`

@@ -9,7 +9,7 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples
 from bayesieve.engines.map import MAP
-from bayesieve.estimators.fits import PopulationFits
+from bayesieve.estimators.importance import PopulationFits
 from bayesieve.estimators.mixture import needed_draws
 from bayesieve.estimators.population import Table, Training
 from bayesieve.select import cross_validate_proportion
