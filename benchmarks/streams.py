@@ -23,15 +23,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow
-import pyarrow.parquet
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
-from bayesieve.data.stored import MappedArrays, TableFiles
 from bayesieve.data.streams import Stream
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.files import write_atomically
@@ -48,27 +45,39 @@ NETS = {
 Source = Callable[[], Any]
 
 
+class Mapped(Dataset[Any]):
+    """Bytes and labels in files that stay on the disk, read a batch at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        names = ("pixels.npy", "labels.npy")
+        self.x, self.y = (np.load(folder / name, mmap_mode="r") for name in names)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitems__(self, rows: list[int]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of some rows."""
+        return torch.from_numpy(self.x[rows]) * (1 / 255), torch.from_numpy(self.y[rows])
+
+
+def whole(batch: Any) -> Any:
+    """A batch as `Mapped` made it."""
+    return batch
+
+
 def sources(folder: Path, x: Tensor, y: Tensor) -> dict[str, Source]:
     """The same examples in memory and in files, by name."""
     pixels, labels = (x * 255).to(torch.uint8).numpy(), y.numpy()
-    np.savez(folder / "pixels.npz", x=pixels, y=labels)
-    table = pyarrow.table({"pixels": list(x.flatten(1).numpy()), "label": labels})
-    pyarrow.parquet.write_table(table, folder / "rows.parquet", row_group_size=512)
+    np.save(folder / "pixels.npy", pixels)
+    np.save(folder / "labels.npy", labels)
     rows = TensorDataset(x, y)
-
-    def arrays() -> MappedArrays:
-        return MappedArrays(folder / "pixels.npz", scale=1 / 255)
-
-    def flat() -> TableFiles:
-        return TableFiles([folder / "rows.parquet"], "label", ["pixels"])
 
     return {
         "in memory": lambda: (x, y),
         "DataLoader, 2 workers": lambda: DataLoader(rows, BATCH, shuffle=True, num_workers=WORKERS),
         "Dataset, no worker": lambda: Stream(rows),
-        "mapped bytes, no worker": lambda: Stream(arrays()),
-        "mapped bytes, 2 workers": lambda: Stream(arrays(), workers=WORKERS),
-        "Parquet, 2 workers": lambda: Stream(flat(), workers=WORKERS),
+        "mapped bytes, no worker": lambda: Stream(Mapped(folder), collate=whole),
+        "mapped bytes, 2 workers": lambda: Stream(Mapped(folder), workers=WORKERS, collate=whole),
     }
 
 
@@ -106,8 +115,6 @@ def measure(net: str, repeats: int, epochs: int) -> list[dict[str, Any]]:
     seconds: dict[str, list[Times]] = {}
     with tempfile.TemporaryDirectory() as folder:
         named = sources(Path(folder), x, y)
-        if not net.startswith("mlp"):
-            del named["Parquet, 2 workers"]  # rows of a table are flat
         epoch_seconds(net, named["in memory"](), 2)  # loads all libraries
         for _ in range(repeats):
             for name, make in named.items():

@@ -7,6 +7,7 @@ kept. An entry whose checksum differs, or that cannot be written, is as if it we
 import hashlib
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayesieve.data.files import cache_dir, names_below, read_npz
-from bayesieve.data.stored import mapped_npy, npz_member
+from bayesieve.data.files import cache_dir, names_below, npy_header, read_npz
 from bayesieve.errors import DataError
 from bayesieve.files import sha256, write_atomically
 
@@ -51,9 +51,21 @@ def read_arrays(entry: str, names: Iterable[str], *, mapped: tuple[str, ...] = (
         if not mapped:
             arrays = read_npz(path)
             return {name: arrays[name] for name in names}
-        found = {name: npz_member(path, name) for name in names}
+        found = {name: _mapped_member(path, name) for name in names}
         return {name: a if name in mapped else np.array(a) for name, a in found.items()}
     return None
+
+
+def _mapped_member(path: Path, name: str) -> NDArray[Any]:
+    """An array of a whole entry, on the disk; behind the names in its own header of the archive."""
+    with zipfile.ZipFile(path) as archive:
+        start = archive.getinfo(f"{name}.npy").header_offset
+    with path.open("rb") as file:
+        file.seek(start + 26)
+        lengths = np.frombuffer(file.read(4), "<u2")
+        file.seek(start + 30 + int(lengths.sum()))
+        shape, _, dtype = npy_header(file)
+        return np.memmap(path, dtype, "r", file.tell(), shape)
 
 
 def write_arrays(entry: str, arrays: Arrays) -> bool:
@@ -77,7 +89,7 @@ def mapped_inputs(
     The tensor may be changed; changes stay in memory.
     """
     path = _folder() / f"{entry}.npy"
-    if not (_is_whole(path) and mapped_npy(path).shape == shape):
+    if not (_is_whole(path) and np.load(path, mmap_mode="r").shape == shape):
         path.parent.mkdir(parents=True, exist_ok=True)
 
         def write(stream: IO[bytes]) -> None:

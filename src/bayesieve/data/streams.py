@@ -1,10 +1,9 @@
-"""Examples that are read batch by batch: a Dataset, a DataLoader, or files larger than memory.
+"""Examples that are read batch by batch: a Dataset or a DataLoader of any size.
 
-**Order.** A source with random access (a map-style Dataset, `StoredRows`) is read in an order that
-is a function of seed and epoch. The order needs no table: place i of an epoch is mapped to an
-example by a keyed permutation (a Feistel network, walked until it lands inside 0..N-1), so that
-memory does not grow with N and a run goes on at any step at once. Files with blocks (row groups)
-are read some blocks at a time, and mixed within those.
+**Order.** A source with random access (a map-style Dataset) is read in an order that is a function
+of seed and epoch. The order needs no table: place i of an epoch is mapped to an example by a keyed
+permutation (a Feistel network, walked until it lands inside 0..N-1), so that memory does not grow
+with N and a run goes on at any step at once.
 
 **Other sources** (IterableDataset, a DataLoader with a sampler of its own) set their order
 themselves. A resumed run reads them again up to its place. They see global generators seeded by
@@ -16,7 +15,7 @@ with another number of examples raises.
 
 import random
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
@@ -45,27 +44,9 @@ Loader: TypeAlias = DataLoader[Any]
 Collate: TypeAlias = Callable[[list[Any]], object]
 _States: TypeAlias = tuple[Tensor, tuple[Any, ...], Any]  # of torch, Python and NumPy
 _AT_ONCE = 256  # examples of a batch where nobody asked for a number
-_WINDOW = 8  # blocks that are mixed
 _ROUNDS = 6
 _TABLE = 1 << 16  # orders of so many numbers are made whole
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-
-
-class StoredRows(Rows):
-    """Examples in files, read by their numbers; `data.stored` has such sources."""
-
-    blocks: Sequence[int] | None = None  # rows of each part that is best read whole
-
-    def __len__(self) -> int:
-        raise NotImplementedError
-
-    def take(self, rows: np.ndarray) -> Pair:
-        """Inputs and targets of some rows, (n,), as tensors (n, ...)."""
-        raise NotImplementedError
-
-    def __getitem__(self, row: int) -> Pair:
-        x, y = self.take(np.array([row]))
-        return tree_map_only(Tensor, lambda values: values[0], x), y[0]
 
 
 class Request(NamedTuple):
@@ -198,11 +179,10 @@ class Stream:
     ) -> Iterator[Request]:
         """The examples of each step, or a part of them."""
         per_epoch = -(-self.n_data // size)
-        blocks = self._rows.blocks if isinstance(self._rows, StoredRows) else None
         while start < stop:
             epoch, done = divmod(start, per_epoch)
             key = _mixed(seed, epoch)
-            rows = epoch_rows(self.n_data, size, key if self.shuffle else None, blocks, done)
+            rows = epoch_rows(self.n_data, size, key if self.shuffle else None, done)
             for place in range(done, min(per_epoch, done + stop - start)):
                 yield Request(_mixed(key, place) + part[0], next(rows)[part[0] :: part[1]])
             start += per_epoch - done
@@ -312,9 +292,7 @@ def _has_plain_order(loader: Loader) -> bool:
 # The order of an epoch.
 
 
-def epoch_rows(
-    n: int, size: int, key: int | None, blocks: Sequence[int] | None = None, start: int = 0
-) -> Iterator[np.ndarray]:
+def epoch_rows(n: int, size: int, key: int | None, start: int = 0) -> Iterator[np.ndarray]:
     """Numbers of the examples of each batch, from batch `start` on; `key` None is their own order.
 
     Example:
@@ -323,33 +301,9 @@ def epoch_rows(
         >>> sorted(np.concatenate(list(epoch_rows(100, 7, 3))).tolist()) == list(range(100))
         True
     """
-    if key is None or blocks is None:
-        for first in range(start * size, n, size):
-            places = np.arange(first, min(first + size, n))
-            yield places if key is None else shuffled(places, n, key)
-        return
-    held, skip = np.empty(0, np.int64), start * size
-    for window in _windows(np.asarray(blocks), key):
-        if skip >= len(window):
-            skip -= len(window)
-            continue
-        held = np.concatenate([held, window[skip:]])
-        skip = 0
-        while len(held) >= size:
-            yield held[:size]
-            held = held[size:]
-    if len(held):
-        yield held
-
-
-def _windows(blocks: np.ndarray, key: int) -> Iterator[np.ndarray]:
-    """Rows of some blocks at a time, mixed; the blocks come in random order."""
-    starts = np.concatenate([[0], np.cumsum(blocks)])
-    order = shuffled(np.arange(len(blocks)), len(blocks), key)
-    for first in range(0, len(order), _WINDOW):
-        chosen = order[first : first + _WINDOW]
-        rows = np.concatenate([np.arange(starts[i], starts[i + 1]) for i in chosen])
-        yield rows[shuffled(np.arange(len(rows)), len(rows), _mixed(key, first))]
+    for first in range(start * size, n, size):
+        places = np.arange(first, min(first + size, n))
+        yield places if key is None else shuffled(places, n, key)
 
 
 def shuffled(places: np.ndarray, n: int, key: int) -> np.ndarray:
@@ -412,8 +366,6 @@ class _Reader(Rows):
 
     def __getitems__(self, request: Request) -> object:
         """A batch, in a process that may seed its global generators."""
-        if isinstance(self.rows, StoredRows):
-            return self.rows.take(request.rows)
         _seed_all(request.seed)
         numbers = request.rows.tolist()
         several = getattr(self.rows, "__getitems__", None)

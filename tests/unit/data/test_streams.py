@@ -1,12 +1,9 @@
-"""Streams: order, resume, counts, sources; what workers, files and loaders must give."""
+"""Streams: order, resume, counts, sources; what workers and loaders must give."""
 
 import random
 from itertools import chain
 
 import numpy as np
-import pyarrow
-import pyarrow.feather
-import pyarrow.parquet
 import pytest
 import torch
 from torch.utils.data import (
@@ -19,7 +16,6 @@ from torch.utils.data import (
 )
 
 from bayesieve.data import streams
-from bayesieve.data.stored import MappedArrays, TableFiles
 from bayesieve.data.streams import Stream, epoch_rows, shuffled
 from bayesieve.errors import DataError
 
@@ -77,20 +73,11 @@ def test_an_order_without_a_table_is_as_random_as_one_with(monkeypatch):
     assert abs((z[:, 1:] * z[:, :-1]).mean(0).std() * 200**0.5 - 1) < 0.15  # and neighbours free
 
 
-@pytest.mark.parametrize("blocks", [None, [4, 4, 4, 4, 4, 3], [1] * N])
 @pytest.mark.parametrize("start", [0, 1, 3, 5])
-def test_an_epoch_begins_anywhere(blocks, start):
-    whole = [rows.tolist() for rows in epoch_rows(N, 4, 9, blocks)]
+def test_an_epoch_begins_anywhere(start):
+    whole = [rows.tolist() for rows in epoch_rows(N, 4, 9)]
     assert sorted(chain(*whole)) == list(range(N))
-    assert [rows.tolist() for rows in epoch_rows(N, 4, 9, blocks, start)] == whole[start:]
-
-
-def test_blocks_are_mixed_but_read_some_at_a_time():
-    blocks = [10] * 40
-    rows = np.concatenate(list(epoch_rows(400, 400, 1, blocks)))
-    window = rows[: 10 * streams._WINDOW]
-    assert len(set((window // 10).tolist())) == streams._WINDOW
-    assert (np.diff(rows) != 1).mean() > 0.9
+    assert [rows.tolist() for rows in epoch_rows(N, 4, 9, start)] == whole[start:]
 
 
 STREAMS = {
@@ -192,85 +179,3 @@ def test_an_epoch_of_another_size_raises(source, n, message):
 def test_batches_that_are_no_pairs_are_named():
     with pytest.raises(TypeError, match="must be a pair"):
         Stream(TensorDataset(X)).first(2)
-
-
-# Files.
-
-
-def test_mapped_arrays_are_read_from_the_disk(tmp_path):
-    x, y = (X.numpy() * 3).astype(np.uint8), np.arange(N)
-    np.save(tmp_path / "x.npy", x)
-    np.save(tmp_path / "y.npy", y)
-    np.savez(tmp_path / "both.npz", x=x, y=y)
-    for rows in (
-        MappedArrays(tmp_path / "x.npy", tmp_path / "y.npy", scale=1 / 255),
-        MappedArrays(tmp_path / "both.npz", scale=1 / 255),
-    ):
-        assert isinstance(rows.x, np.memmap)
-        taken = rows.take(np.array([7, 2]))
-        torch.testing.assert_close(taken[0], torch.tensor(x[[7, 2]]) / 255)
-        assert taken[1].tolist() == [7, 2]
-        assert sorted(chain(*targets(Stream(rows), stop=6))) == y.tolist()
-
-
-def test_damaged_arrays_are_named(tmp_path):
-    np.savez_compressed(tmp_path / "c.npz", x=X.numpy(), y=np.arange(N))
-    np.savez(tmp_path / "b.npz", x=X.numpy(), y=np.arange(3))
-    np.savez(tmp_path / "o.npz", x=np.array([{}] * 2), y=np.arange(2))
-    (tmp_path / "d.npz").write_bytes(b"nothing")
-    for name, message in (
-        ("c", "is compressed. Write it with numpy.savez"),
-        ("b", "23 inputs and 3 targets"),
-        ("o", "holds objects"),
-        ("d", "is no .npz file"),
-    ):
-        with pytest.raises(DataError, match=message):
-            MappedArrays(tmp_path / f"{name}.npz")
-    with pytest.raises(DataError, match=r"has no array 'z', but x\.npy, y\.npy"):
-        MappedArrays(tmp_path / "b.npz", names=("z", "y"))
-    with pytest.raises(DataError, match="cannot be mapped"):
-        MappedArrays(tmp_path / "d.npz", tmp_path / "d.npz")
-
-
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_tables_are_read_group_by_group(tmp_path, kind):
-    table = pyarrow.table({"a": X[:, 0].numpy(), "b": X[:, 1].long().numpy(), "y": np.arange(N)})
-    files = [tmp_path / f"{i}.{kind}" for i in range(2)]
-    for part, path in zip((table[:11], table[11:]), files, strict=True):
-        if kind == "parquet":
-            pyarrow.parquet.write_table(part, path, row_group_size=4)
-        else:
-            with pyarrow.ipc.new_file(str(path), table.schema) as writer:
-                writer.write_table(part, max_chunksize=4)
-    rows = TableFiles(files, "y")
-    assert rows.blocks == [4, 4, 3, 4, 4, 4]
-    x, y = rows.take(np.array([22, 3, 11]))
-    assert y.tolist() == [22, 3, 11]
-    assert torch.equal(x, X[[22, 3, 11]])
-    assert torch.equal(TableFiles(files, "y", ["b"]).take(np.array([5]))[0], X[[5], 1:])
-    assert sorted(chain(*targets(Stream(rows), stop=6))) == list(range(N))
-    with pytest.raises(DataError, match="has no column z; its columns are a, b, y"):
-        TableFiles(files, "z")
-
-
-def test_columns_of_lists_are_axes_and_others_are_named(tmp_path):
-    path = tmp_path / "t.parquet"
-    pixels = [[[1, 2, 3], [4, 5, 6]]] * 2
-    table = pyarrow.table(
-        {"image": pixels, "ragged": [[1], [1, 2]], "word": ["a", "b"], "gap": [1.0, None],
-         "y": [0.5, 1.5]}
-    )  # fmt: skip
-    pyarrow.parquet.write_table(table, path)
-    x, y = TableFiles([path], "y", ["image"]).take(np.array([1]))
-    assert x.tolist() == [[[1, 2, 3], [4, 5, 6]]]
-    assert (x.dtype, y.dtype) == (torch.int64, torch.float32)
-    for column, message in (
-        ("ragged", "lists of column 'ragged' have several lengths"),
-        ("word", "column 'word' holds string, not numbers"),
-        ("gap", "column 'gap' has 1 missing values"),
-    ):
-        with pytest.raises(DataError, match=message):
-            TableFiles([path], "y", [column]).take(np.array([0]))
-    (tmp_path / "bad.parquet").write_bytes(b"PAR1")
-    with pytest.raises(DataError, match="cannot be read as a table"):
-        TableFiles([tmp_path / "bad.parquet"], "y")

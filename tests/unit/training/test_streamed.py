@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Generator, nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.core.reading import with_data
 from bayesieve.core.state import snapshot
 from bayesieve.data.augment import Augment
-from bayesieve.data.streams import StoredRows, Stream
+from bayesieve.data.streams import Stream
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN
 from bayesieve.errors import DataError, UnsupportedModelError
@@ -150,7 +150,7 @@ def test_images_of_a_stream_are_changed_at_random():
     assert not torch.equal(*means)
 
 
-class Made(StoredRows):
+class Made(Dataset):
     """N rows that are computed when they are asked for."""
 
     def __init__(self, n):
@@ -159,9 +159,9 @@ class Made(StoredRows):
     def __len__(self):
         return self.n
 
-    def take(self, rows):
-        x = torch.from_numpy(np.sin(rows[:, None] * np.arange(1.0, 51.0))).float()
-        return x, x.sum(1)
+    def __getitems__(self, rows):
+        x = torch.from_numpy(np.sin(np.array(rows)[:, None] * np.arange(1.0, 51.0))).float()
+        return list(zip(x, x.sum(1), strict=True))
 
 
 def anonymous_memory():
