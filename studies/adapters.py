@@ -41,7 +41,7 @@ from bayesieve import MAP, SBNN, FlatVI, Problem, Schedule, likelihoods, load_da
 from bayesieve.assess.predict import as_point
 from bayesieve.data.examples import Examples
 from bayesieve.data.files import data_root
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.engines import Engine
 from bayesieve.nets import gpt
 from bayesieve.nets.adapters import adapters, merged

@@ -43,7 +43,7 @@ from bayesieve.core.execution import Precision
 from bayesieve.core.posterior import Samples
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.data.preprocessing import PixelScale, centred
+from bayesieve.data.images import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.sampling import Adapt, Averaging
 from bayesieve.fast.backend import CompileMode

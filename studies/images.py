@@ -16,7 +16,7 @@ from bayesieve.core.layout import RoleRule, default_role
 from bayesieve.core.posterior import Posterior, Samples, SparseModel
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.engines.sampling import Chain
 from bayesieve.sieve.prune import reestimate_batchnorm
 from bayesieve.training.fit import Fit

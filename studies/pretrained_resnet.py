@@ -66,7 +66,7 @@ from bayesieve.core.storage import file_bytes, read_tensors
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
 from bayesieve.data.files import data_root
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.engines import Engine
 from bayesieve.engines.bmr import Reduction
 from bayesieve.engines.laplace import laplace_units

@@ -41,7 +41,7 @@ from bayesieve.assess.figures.style import (
 from bayesieve.core.posterior import Factorised, Posterior
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.engines import Engine
 from bayesieve.sieve.prune import sparsity_curve
 from bayesieve.sieve.ranking import ScoreName

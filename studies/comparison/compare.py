@@ -15,7 +15,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.workspace import has_statistics
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
-from bayesieve.data.preprocessing import PixelScale, centred
+from bayesieve.data.images import PixelScale, centred
 from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import DivergedError, UnsupportedModelError, UsageError
 from bayesieve.files import read_json, write_atomically

@@ -23,7 +23,7 @@ from bayesieve.core.network import Network
 from bayesieve.core.posterior import Posterior, Samples, SparseModel
 from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.state import named_tensors
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.config import Floats, convert
 from bayesieve.sieve.rules import fewest_kept, keep_zeros

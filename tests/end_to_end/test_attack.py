@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.runs import load
 from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
 from commands import as_json, ok, refused

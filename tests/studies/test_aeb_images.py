@@ -15,7 +15,7 @@ from bayesieve.core.posterior import Samples
 from bayesieve.core.priors_laplace import GaussianLaplace
 from bayesieve.core.problem import Problem
 from bayesieve.data.examples import DataSet, Examples
-from bayesieve.data.preprocessing import image_recipe
+from bayesieve.data.images import image_recipe
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sgmcmc import SGLD
 from studies import aeb_images, aeb_resnet

@@ -6,7 +6,7 @@ number or category that the network reads:
 
 - numeric {"name", "kind", "mean", "std", "fill"} is one input, (value - mean) / std. Where a
   training value is far from its column's mean, all numeric entries have "limit" too: inputs end at
-  ± this many stds (`preprocessing.cut_moments`).
+  ± this many stds (`frames.cut_moments`).
 - category {"name", "kind", "levels", "fill"} is one input for each level, 0 or 1. "other", if
   there, is the level of all values that have none.
 
@@ -46,11 +46,11 @@ from bayesieve.data.frames import (
     array_names,
     as_text,
     column_of,
+    cut_moments,
     dates_of,
     is_missing,
     kind_of,
 )
-from bayesieve.data.preprocessing import cut_moments
 from bayesieve.errors import DataError
 
 Missing: TypeAlias = Literal["refuse", "impute"]

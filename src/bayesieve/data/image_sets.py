@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bayesieve.data.examples import DataSet
 from bayesieve.data.files import iterate_files, missing_set, read_up_to
-from bayesieve.data.preprocessing import Labelled, image_recipe, image_set
+from bayesieve.data.images import Labelled, image_recipe, image_set
 from bayesieve.errors import DataError
 from bayesieve.files import check_growth
 

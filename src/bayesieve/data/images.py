@@ -4,30 +4,28 @@ Without a test folder (or with <class>/* at the top) a random part is set aside.
 of a class belong to it. Greyscale images give one channel, all others three; in a mixture grey ones
 have three equal channels. Pixels are standardised channel by channel on the training part. Files
 that cannot be used are all listed at once.
+
+An image recipe is {"kind": "image", "shape": [C, H, W], "scale", "mean", "std"} and means
+x = (raw / scale - mean) / std, channel by channel.
 """
 
 import io
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from bayesieve.checks import check_positive
 from bayesieve.data import cache
-from bayesieve.data.examples import DataSet, Examples, split_index
+from bayesieve.data.examples import DataSet, Examples, Preprocessing, Recipe, split_index
 from bayesieve.data.files import iterate_files
-from bayesieve.data.preprocessing import (
-    channel_statistics,
-    image_recipe,
-    image_set,
-    parts,
-    prepare_images,
-)
 from bayesieve.errors import DataError
 from bayesieve.files import check_growth, check_limit
 
@@ -38,7 +36,9 @@ _PARTS = ("train", "test")
 _LITTER = ("Thumbs.db", "desktop.ini")
 _SHOWN = 10  # files that a message names
 _STACK = 1024  # images of one shape kept together while others are decoded
+_IMAGES_AT_ONCE = 1000
 _Pixels: TypeAlias = NDArray[np.uint8]
+Labelled: TypeAlias = tuple[NDArray[Any], NDArray[np.int64]]  # pixels (N, H, W[, C]), classes (N,)
 
 
 class Decoded(NamedTuple):
@@ -332,3 +332,185 @@ def _collect(path: Path, names: list[str], stacks: list[_Pixels], spill: Path | 
         )
     for_test = np.array([places[i][0] == "test" for i in order], dtype=bool)
     return Decoded(pixels, numbers.astype(np.int64), for_test, classes)
+
+
+def image_recipe(
+    shape: Sequence[int], mean: Sequence[float], std: Sequence[float], scale: float = 255.0
+) -> Preprocessing:
+    """Describe an affine map of pixels; `shape` is (C, H, W), one mean and std per channel.
+
+    Example:
+        >>> image_recipe((1, 8, 8), [0.0], [1.0], scale=16)["scale"]
+        16.0
+    """
+    return {
+        "kind": "image",
+        "shape": [int(size) for size in shape],
+        "scale": float(scale),
+        "mean": [float(value) for value in mean],
+        "std": [float(value) for value in std],
+    }
+
+
+def channel_statistics(blocks: Iterable[NDArray[np.uint8]]) -> tuple[list[float], list[float]]:
+    """Mean and population std of each channel of pixels / 255, from blocks of shape (n, H, W, C).
+
+    Counts of the 256 values give both exactly; a channel without variation gets std 1.
+
+    Example:
+        >>> channel_statistics([np.array([0, 255], dtype=np.uint8).reshape(2, 1, 1, 1)])
+        ([0.5], [0.5])
+    """
+    each = [
+        [np.bincount(block[..., c].ravel(), minlength=256) for c in range(block.shape[-1])]
+        for block in blocks
+    ]
+    values = np.arange(256) / 255.0
+    means, stds = [], []
+    for counts in np.sum(each, axis=0):
+        mean = float(counts @ values / counts.sum())
+        variance = float(counts @ (values - mean) ** 2 / counts.sum())
+        means.append(mean)
+        stds.append(variance**0.5 if np.count_nonzero(counts) > 1 else 1.0)
+    return means, stds
+
+
+def parts(n: int) -> list[slice]:
+    """Rows of n images, some at a time: what is computed of them takes much more than they do."""
+    return [slice(start, start + _IMAGES_AT_ONCE) for start in range(0, n, _IMAGES_AT_ONCE)]
+
+
+def prepare_images(pixels: NDArray[Any], recipe: Recipe) -> Tensor:
+    """Turn raw images, shape (N, H, W) or (N, H, W, C), into inputs, shape (N, C, H, W), float32.
+
+    Example:
+        >>> recipe = image_recipe((1, 1, 2), [0.0], [126 / 255])
+        >>> x = prepare_images(np.array([[[0, 252]]], dtype=np.uint8), recipe)
+        >>> x.shape, x.flatten().tolist()
+        (torch.Size([1, 1, 1, 2]), [0.0, 2.0])
+    """
+    channels, height, width = recipe["shape"]
+    if pixels.ndim == 3:
+        pixels = pixels[..., None]
+    if pixels.shape[1:] != (height, width, channels):
+        raise ValueError(
+            f"prepare_images: images must have shape (N, {height}, {width}, {channels}), "
+            f"got {pixels.shape}. Resize or convert them first."
+        )
+    scale = recipe["scale"]
+    center = torch.tensor([m * scale for m in recipe["mean"]], dtype=torch.float32)
+    spread = torch.tensor([s * scale for s in recipe["std"]], dtype=torch.float32)
+    x = torch.from_numpy(np.moveaxis(pixels, -1, 1).astype(np.float32, order="C"))
+    return x.sub_(center[:, None, None]).div_(spread[:, None, None])
+
+
+def image_set(
+    name: str,
+    train: Labelled,
+    test: Labelled,
+    classes: tuple[str, ...],
+    recipe: Preprocessing | None = None,
+) -> DataSet:
+    """A data set of labelled pixels; without a recipe each channel is standardised.
+
+    Example:
+        >>> pixels, labels = np.zeros((4, 2, 2, 1), dtype=np.uint8), np.array([0, 1, 1, 0])
+        >>> image_set("toy", (pixels, labels), (pixels, labels), ("no", "yes")).input_shape
+        (1, 2, 2)
+    """
+    if recipe is None:
+        height, width, channels = train[0].shape[1:]
+        statistics = channel_statistics(train[0][part] for part in parts(len(train[0])))
+        recipe = image_recipe((channels, height, width), *statistics)
+    first, second = (
+        Examples(prepare_images(pixels, recipe), torch.from_numpy(labels))
+        for pixels, labels in (train, test)
+    )
+    return DataSet(name, first, second, "classification", classes, preprocessing=recipe)
+
+
+def centred(data: DataSet) -> DataSet:
+    """The same images with each channel at mean 0 and variance 1 over the training split.
+
+    The recipe says so as well. Tables come back as they are: their columns are standardised.
+
+    Example:
+        >>> from bayesieve.data import load_data
+        >>> data = centred(load_data("digits"))
+        >>> abs(round(data.train.x.mean().item(), 4)), round(data.train.x.std().item(), 4)
+        (0.0, 1.0)
+    """
+    recipe = data.preprocessing
+    if recipe.get("kind") != "image":
+        return data
+    x = data.train.x
+    mean, std = x.mean((0, 2, 3)), x.std((0, 2, 3), correction=0)
+    scale = PixelScale(tuple(mean.tolist()), tuple(torch.where(std > 0, std, 1.0).tolist()))
+    old = PixelScale.of(recipe)
+    means = [m + s * by for m, s, by in zip(old.mean, old.std, scale.mean, strict=True)]
+    stds = [s * by for s, by in zip(old.std, scale.std, strict=True)]
+    train, test = (replace(split, x=scale.inputs(split.x)) for split in (data.train, data.test))
+    new = {**recipe, "mean": means, "std": stds}
+    return replace(data, train=train, test=test, preprocessing=new)
+
+
+@dataclass(frozen=True)
+class PixelScale:
+    """The scaling of a data set of images: input = (pixel - mean) / std, channel by channel.
+
+    Args:
+        mean: one number for all channels or one for each.
+        std: the same.
+
+    Example:
+        >>> scale = PixelScale.of({"kind": "image", "scale": 255.0, "mean": [0.5], "std": [0.25]})
+        >>> scale.black, scale.pixels(torch.zeros(1, 1, 1, 2)).tolist()
+        ((-2.0,), [[[[0.5, 0.5]]]])
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        check_positive("PixelScale", std=self.std)
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                f"PixelScale: give as many means as stds, got {len(self.mean)} and {len(self.std)}."
+            )
+
+    @classmethod
+    def of(cls, preprocessing: Recipe) -> "PixelScale":
+        """The scaling in a data set's image recipe (`DataSet.preprocessing`)."""
+        if preprocessing.get("kind") != "image":
+            raise ValueError(
+                f"PixelScale: the recipe must be of images, got {preprocessing.get('kind')!r}."
+            )
+        return cls(tuple(preprocessing["mean"]), tuple(preprocessing["std"]))
+
+    @property
+    def black(self) -> tuple[float, ...]:
+        """The input of a pixel of 0, in each channel."""
+        return tuple(0.0 - mean / std for mean, std in zip(self.mean, self.std, strict=True))
+
+    @property
+    def is_identity(self) -> bool:
+        """Return whether inputs are pixels."""
+        return not any(self.mean) and all(value == 1 for value in self.std)
+
+    def pixels(self, x: Tensor) -> Tensor:
+        """Inputs (n, channels, height, width) as pixels."""
+        if self.is_identity:
+            return x
+        return x * self._column(self.std, x) + self._column(self.mean, x)
+
+    def inputs(self, pixels: Tensor) -> Tensor:
+        """Pixels (n, channels, height, width) as inputs."""
+        if self.is_identity:
+            return pixels
+        return (pixels - self._column(self.mean, pixels)) / self._column(self.std, pixels)
+
+    def _column(self, values: tuple[float, ...], like: Tensor) -> Tensor | float:
+        """One number, or one for each channel, (channels, 1, 1)."""
+        if len(values) == 1:
+            return values[0]
+        return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]

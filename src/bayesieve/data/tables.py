@@ -28,8 +28,7 @@ from bayesieve.data.encoding import (
 )
 from bayesieve.data.examples import DataSet, Examples, Preprocessing, Recipe, Task, split_index
 from bayesieve.data.files import read_npz
-from bayesieve.data.frames import Column, Frame, column_of, kind_of
-from bayesieve.data.preprocessing import column_moments
+from bayesieve.data.frames import Column, Frame, column_moments, column_of, kind_of
 from bayesieve.errors import DataError
 from bayesieve.files import check_growth, check_limit
 

@@ -23,7 +23,7 @@ def raw_function(name: str, recipe: Mapping[str, Any]) -> Lines:
     Args:
         name: of the header.
         recipe: of images, {"kind": "image", "shape", "scale", "mean", "std"}; see
-            `data.preprocessing`.
+            `data.images`.
     """
     channels, height, width = recipe["shape"]
     scale = recipe["scale"]

@@ -240,10 +240,10 @@ class Prepared(nn.Module):
     """Raw pixels, (n, height, width, channels) uint8, to inputs, (n, channels, height, width).
 
     Args:
-        recipe: of images, see `data.preprocessing`.
+        recipe: of images, see `data.images`.
 
     Example:
-        >>> from bayesieve.data.preprocessing import image_recipe
+        >>> from bayesieve.data.images import image_recipe
         >>> layer = Prepared(image_recipe((1, 1, 2), [0.0], [126 / 255]))
         >>> layer(torch.tensor([[[[0], [252]]]], dtype=torch.uint8)).tolist()
         [[[[0.0, 2.0]]]]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.posterior import SparseModel
-from bayesieve.data.preprocessing import cut_moments
+from bayesieve.data.frames import cut_moments
 from bayesieve.estimators.population import DTYPE
 from bayesieve.nets import PiecewiseLinear
 
@@ -25,7 +25,7 @@ class Scale:
     """Mean and standard deviation of columns, (p,); those that never vary have std 1.
 
     Standardised values end at ± limit, which is infinite unless the rows hold values far out
-    (`data.preprocessing.cut_moments`).
+    (`data.frames.cut_moments`).
 
     Example:
         >>> scale = Scale.of(np.array([[0.0, 5.0], [2.0, 5.0]]))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from bayesieve.data import DataSet
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Source

@@ -26,7 +26,7 @@ from bayesieve.core.workspace import has_statistics
 from bayesieve.data import DataSet, Examples, load_data
 from bayesieve.data.augment import Augment
 from bayesieve.data.cache import is_mapped
-from bayesieve.data.preprocessing import PixelScale, centred
+from bayesieve.data.images import PixelScale, centred
 from bayesieve.engines import Engine
 from bayesieve.engines.recipes import (
     ENGINES,

@@ -10,7 +10,7 @@ from torch import Tensor
 from bayesieve.assess.figures.curves import robustness_curves
 from bayesieve.assess.predict import FEWEST_DRAWS, draws_of
 from bayesieve.core.likelihoods import likelihood_class
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.errors import UsageError
 from bayesieve.runs.arguments import ARGUMENT, LIST, Arg, Count, Json, Place, WholeNumber, command
 from bayesieve.runs.config import Floats, convert

@@ -29,7 +29,7 @@ from bayesieve.core.likelihoods import ClassLikelihood, ClassPrediction
 from bayesieve.core.network import call_with, tied_names
 from bayesieve.core.posterior import Model, Posterior, posterior_of
 from bayesieve.data.augment import rotate
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 
 Change = Callable[[Tensor, float], Tensor]  # inputs and a strength to changed inputs
 

@@ -11,7 +11,7 @@ from bayesieve.core.likelihoods import Categorical, Gaussian
 from bayesieve.core.problem import Problem
 from bayesieve.data.augment import Augment
 from bayesieve.data.examples import Examples
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.engines.bmr import BMR, Reduction
 from bayesieve.engines.map import MAP
 from bayesieve.engines.sbnn import SBNN

@@ -17,7 +17,7 @@ from bayesieve.data import images as images_module
 from bayesieve.data import load_data, prepare_images, preprocessing
 from bayesieve.data.cache import is_mapped, read_arrays, write_arrays
 from bayesieve.data.image_sets import LAYOUTS
-from bayesieve.data.preprocessing import PixelScale, image_recipe
+from bayesieve.data.images import PixelScale, image_recipe
 from bayesieve.engines.map import MAP
 from bayesieve.errors import DataError
 from bayesieve.files import LIMITS

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from bayesieve.data.preprocessing import image_recipe, prepare_images
+from bayesieve.data.images import image_recipe, prepare_images
 from bayesieve.deliver.c import export_c, quantise_rows
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import PiecewiseLinear, lenet5, lenet5_caffe, mlp

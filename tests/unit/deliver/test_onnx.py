@@ -11,7 +11,7 @@ from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteroscedastic, StudentT
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
-from bayesieve.data.preprocessing import image_recipe, prepare_images
+from bayesieve.data.images import image_recipe, prepare_images
 from bayesieve.deliver import export_checks
 from bayesieve.deliver import onnx as onnx_export
 from bayesieve.deliver.onnx import export_onnx, read_onnx

@@ -8,7 +8,7 @@ from bayesieve.assess.predict import weight_vectors
 from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised, Samples, SparseModel
-from bayesieve.data.preprocessing import PixelScale
+from bayesieve.data.images import PixelScale
 from bayesieve.uncertainty.robustness import Attacked, curve, fgsm_curve
 from problems import seeded
 
