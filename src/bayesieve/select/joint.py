@@ -247,7 +247,7 @@ class _Columns:
 
     Args:
         place: (D,), the distinct input that each input is.
-        groups: (D,), its column; None makes each input a column.
+        groups: (D,), its column.
 
     Example:
         >>> columns = _Columns(np.array([0, 1, 1, 2]), np.array([0, 1, 1, 1]))
@@ -257,8 +257,7 @@ class _Columns:
         array([[0.5, 1. ]])
     """
 
-    def __init__(self, place: Array, groups: Array | None) -> None:
-        groups = np.arange(len(place)) if groups is None else groups
+    def __init__(self, place: Array, groups: Array) -> None:
         pairs = np.unique(np.stack([groups, place], 1), axis=0)
         sizes = np.bincount(pairs[:, 0])
         self.first = pairs[np.cumsum(sizes) - sizes, 1]  # (G,)
