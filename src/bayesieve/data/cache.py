@@ -64,8 +64,8 @@ def _mapped_member(path: Path, name: str) -> NDArray[Any]:
         file.seek(start + 26)
         lengths = np.frombuffer(file.read(4), "<u2")
         file.seek(start + 30 + int(lengths.sum()))
-        shape, _, dtype = npy_header(file)
-        return np.memmap(path, dtype, "r", file.tell(), shape)
+        shape, fortran, dtype = npy_header(file)
+        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
 
 
 def write_arrays(entry: str, arrays: Arrays) -> bool:

@@ -14,7 +14,7 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.problem import Problem
 from bayesieve.data import cache as cache_module
 from bayesieve.data import images as images_module
-from bayesieve.data import load_data, prepare_images, preprocessing
+from bayesieve.data import load_data, prepare_images
 from bayesieve.data.cache import is_mapped, read_arrays, write_arrays
 from bayesieve.data.image_sets import LAYOUTS
 from bayesieve.data.images import PixelScale, image_recipe
@@ -300,7 +300,7 @@ def test_inputs_larger_than_max_memory_stay_on_the_disk(tmp_path, cache, monkeyp
     write_folder(tmp_path / "pets", two_classes())
     spec = f"images:{tmp_path / 'pets'}"
     data = load_data(spec)
-    monkeypatch.setattr(preprocessing, "_IMAGES_AT_ONCE", 4)  # what follows counts in blocks
+    monkeypatch.setattr(images_module, "_IMAGES_AT_ONCE", 4)  # what follows counts in blocks
     size = data.train.x.nbytes + data.test.x.nbytes
     assert not is_mapped(load_data(spec, max_memory=size).train.x)
     for _ in range(2):  # written, then found
