@@ -28,12 +28,12 @@ from bayesieve import runs
 from bayesieve.engines.recipes import (
     ENGINES,
     RunSize,
-    finetune_batch_size,
     recommended_schedule,
     settings_of,
 )
 from bayesieve.errors import DivergedError
 from bayesieve.runs import sparse
+from bayesieve.runs.sparse import finetune_batch_size
 from studies.harness import Row, Run, chosen, make_row, say, study_parser
 
 NET, EPOCHS, ZEROS, FINETUNE = "mlp:100", 30, 0.9, 5

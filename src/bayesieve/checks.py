@@ -2,7 +2,6 @@
 
 import difflib
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from numbers import Integral
@@ -70,20 +69,6 @@ def check_counts(who: str, **values: int | tuple[int, ...]) -> None:
             if isinstance(count, bool) or not isinstance(count, Integral):
                 raise TypeError(f"{who}: {name} must be a whole number, got {count!r}.")
     check_positive(who, **values)
-
-
-def check_threads(who: str, **values: int) -> None:
-    """Raise unless every value is a whole number from 1 to the number of processors.
-
-    Example:
-        >>> check_threads("train", threads=1)
-    """
-    check_counts(who, **values)
-    most = os.cpu_count() or 1
-    for name, value in values.items():
-        if value > most:
-            here = f"{most}, the processors of this machine"
-            raise ValueError(f"{who}: {name} must be at most {here}, got {value}.")
 
 
 def check_not_negative(who: str, **values: float | tuple[float, ...]) -> None:

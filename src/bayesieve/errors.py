@@ -3,8 +3,6 @@
 The command line exits with 1 on those named here, and with 2 on wrong arguments.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _LONGEST = 600  # characters of a reason, which may quote a file
@@ -83,21 +81,3 @@ def damaged(path: Path, why: str, who: str = "load") -> DamagedFileError:
     """
     why = why if len(why) <= _LONGEST else f"{why[:_LONGEST]} ..."
     return DamagedFileError(f"{who}: {path} is damaged: {why}.")
-
-
-@contextmanager
-def what_works(text: str) -> Iterator[None]:
-    """Add to the error of a damaged file what still works, or how to make it anew.
-
-    Example:
-        >>> with what_works("Copy it again."):
-        ...     raise damaged(Path("a"), "it is cut off")
-        Traceback (most recent call last):
-        bayesieve.errors.DamagedFileError: load: a is damaged: it is cut off. Copy it again.
-    """
-    try:
-        yield
-    except TooLargeError:
-        raise
-    except DamagedFileError as error:
-        raise DamagedFileError(f"{error} {text}") from error

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from bayesieve.errors import TooLargeError, UsageError, damaged
+from bayesieve.errors import DamagedFileError, TooLargeError, UsageError, damaged
 
 LIMITS_VARIABLE = "BAYESIEVE_LIMITS"
 LIMITS = {
@@ -401,3 +401,21 @@ def parse_json(
 
 def _refuse(word: str) -> None:
     raise ValueError(f"{word} is no JSON number")
+
+
+@contextmanager
+def what_works(text: str) -> Iterator[None]:
+    """Add to the error of a damaged file what still works, or how to make it anew.
+
+    Example:
+        >>> with what_works("Copy it again."):
+        ...     raise damaged(Path("a"), "it is cut off")
+        Traceback (most recent call last):
+        bayesieve.errors.DamagedFileError: load: a is damaged: it is cut off. Copy it again.
+    """
+    try:
+        yield
+    except TooLargeError:
+        raise
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{error} {text}") from error

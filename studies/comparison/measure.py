@@ -282,7 +282,7 @@ def reachable(
         Those it can reach in the order given, and the reason of each other one.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> reachable(small_posterior().network, (0.5, 0.9))
         ((0.5,), {0.9: '2 of 16 parameters may stay, but 4 always do: at most 75 % can be 0.'})
     """

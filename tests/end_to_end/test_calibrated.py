@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from bayesieve import runs
-from bayesieve.engines.recipes import ENGINES, finetune_batch_size
+from bayesieve.engines.recipes import ENGINES
+from bayesieve.runs.sparse import finetune_batch_size
 from studies.harness import plain
 from studies.recipes import N_TRAIN, recipe_of
 from studies.record import read

@@ -11,7 +11,6 @@ from torch import nn
 
 import bayesieve as bs
 from bayesieve.assess.memory import LiveBytes, _left_in_groups, free_bytes
-from bayesieve.checks import check_threads
 from bayesieve.cli.main import _message, exit_code
 from bayesieve.core.batch import first_not_finite
 from bayesieve.core.likelihoods import Categorical, Gaussian
@@ -21,6 +20,7 @@ from bayesieve.data import images
 from bayesieve.engines.recipes import ENGINES
 from bayesieve.errors import ShortOfMemoryError
 from bayesieve.runs import learn, memory, train
+from bayesieve.runs.config import check_threads
 from bayesieve.runs.memory import MemoryNeed, memory_need
 from bayesieve.runs.run import load
 from bayesieve.training import loop

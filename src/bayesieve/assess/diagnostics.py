@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bayesieve.assess.predict import ClassPrediction, predict
 from bayesieve.core.batch import Data, pair_of
-from bayesieve.core.posterior import Model, Samples, posterior_of
+from bayesieve.core.posterior import Factorised, Model, Samples, posterior_of
 
 _LEAST_DRAWS = 4
 _WATCHED = 200  # examples whose predictions are compared
@@ -288,3 +288,17 @@ def pooled(posteriors: Sequence[Samples]) -> Samples:
     buffers = {name: value.clone() for name, value in first.buffers.items()}
     buffers |= {name: value.mean(0) for name, value in rows.items()}
     return Samples(first.network, draws, logit, buffers, rows)
+
+
+def stuck_in_slab(posterior: Factorised) -> float:
+    """Fraction of prunable weights with inclusion > 0.9 but |mean| / std < 0.5.
+
+    Such weights are in the slab because they started there, not because the data want them; start
+    with a smaller std or bring the two prior stds closer together.
+    """
+    part = posterior.layout.sparse
+    if posterior.logit_inclusion is None:
+        raise ValueError("stuck_in_slab: this posterior has no inclusion probabilities.")
+    included = posterior.logit_inclusion[part] > math.log(9)
+    weak = posterior.mean[part].abs() < 0.5 * posterior.std[part]
+    return (included & weak).double().mean().item()

@@ -15,7 +15,7 @@ target (a vector of m outputs, independent given the weights) is
 
     p(y) = (1/S) Σ_s Π_j p(y_j; mean_sj, noise_std_j)
 
-with p normal unless another likelihood is named.
+with p the density of a likelihood.
 
 The Monte-Carlo error of a number is its standard error over the posterior draws, by the jackknife:
 from what the number is without each of the draws, or each of the antithetic pairs, that are
@@ -24,7 +24,7 @@ independent.
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -38,11 +38,12 @@ from bayesieve.core.likelihoods.prediction import (
     at_temperature,
     independent_means,
 )
-from bayesieve.core.likelihoods.real import Gaussian, RealLikelihood
+
+if TYPE_CHECKING:
+    from bayesieve.core.likelihoods.real import RealLikelihood
 
 Binning = Literal["equal-width", "equal-mass"]
 
-_NORMAL = Gaussian()
 _SUM_TOLERANCE = 1e-3  # how far a row of probabilities may sum from 1, half precision included
 _ROUNDING = 1e-15  # of a sum of densities, relative to the largest
 
@@ -351,7 +352,7 @@ def log_likelihood_mixture(
     sample_means: Tensor,
     noise_std: float | Tensor,
     targets: Tensor,
-    likelihood: RealLikelihood = _NORMAL,
+    likelihood: "RealLikelihood",
 ) -> float:
     """Mean over examples of log (1/S) Σ_s p(y; mean_s, noise_std), nats per example.
 
@@ -364,8 +365,9 @@ def log_likelihood_mixture(
         likelihood: the family of the noise.
 
     Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> draws = torch.tensor([[0.0], [2.0]])
-        >>> round(log_likelihood_mixture(draws, 1.0, torch.tensor([1.0])), 4)
+        >>> round(log_likelihood_mixture(draws, 1.0, torch.tensor([1.0]), Gaussian()), 4)
         -1.4189
     """
     sample_means, noise = _check_draws("log_likelihood_mixture", sample_means, noise_std)
@@ -394,8 +396,8 @@ def regression_report(
     sample_means: Tensor,
     noise_std: float | Tensor,
     targets: Tensor,
+    likelihood: "RealLikelihood",
     target_std: float | Tensor = 1.0,
-    likelihood: RealLikelihood = _NORMAL,
 ) -> dict[str, float]:
     """Quality of a regressor's posterior predictive, in the original unit of the targets.
 
@@ -403,8 +405,8 @@ def regression_report(
         sample_means: standardised, shape (S, N, m), or (S, N) for one output.
         noise_std: standardised; see `log_likelihood_mixture`.
         targets: standardised in the same way, shape (N, m) or (N,).
-        target_std: what the targets were divided by: a number, or one per output, shape (m,).
         likelihood: the family of the noise.
+        target_std: what the targets were divided by: a number, or one per output, shape (m,).
 
     Returns:
         Numbers by name, ready for JSON:
@@ -420,9 +422,10 @@ def regression_report(
         n_examples: N.
 
     Example:
+        >>> from bayesieve.core.likelihoods import Gaussian
         >>> draws = torch.tensor([[[0.0], [1.0]], [[2.0], [1.0]]])
         >>> targets = torch.tensor([[1.0], [3.0]])
-        >>> report = regression_report(draws, 1.0, targets, target_std=10.0)
+        >>> report = regression_report(draws, 1.0, targets, Gaussian(), target_std=10.0)
         >>> report["mae"], report["aleatoric_std"], report["epistemic_std"]
         (10.0, 10.0, 5.0)
     """

@@ -337,7 +337,7 @@ def how_drawn(posterior: Posterior, n_samples: int) -> Drawn:
     """Return how `weight_vectors` chooses so many draws.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> [how_drawn(small_posterior(), n) for n in (0, 8)]
         ['all', 'pairs']
     """

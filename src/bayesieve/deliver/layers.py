@@ -8,6 +8,7 @@ Shapes are without the batch axis. A layer reads its input flat, channels before
 columns, as torch lays it out: flattening is no layer.
 """
 
+import inspect
 import math
 import operator
 from abc import ABC, abstractmethod
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph.capture import capture
 from bayesieve.graph.graph import Graph
-from bayesieve.graph.operations import UNCHANGING, reads_size
+from bayesieve.graph.operations import LAYERS, UNCHANGING, Kind, reads_size
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -303,7 +304,7 @@ class _Reader:
         try:
             if read is None:
                 self._refuse(node)
-            read(self, node, self.graph.as_layer(node))
+            read(self, node, as_layer(self.graph, node))
         except UnsupportedModelError:
             if not self.calls:
                 raise
@@ -490,3 +491,19 @@ def _is_size(node: fx.Node) -> bool:
     """Return whether a node is a size of a value, or one entry of it."""
     is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
     return reads_size(node) or (is_item and _is_size(node.args[0]))  # type: ignore[arg-type]
+
+
+def as_layer(graph: Graph, node: fx.Node) -> nn.Module | None:
+    """The layer that a node calls, or one without weights that computes the same, if any."""
+    if node.op == "call_module":
+        return graph.layer(node)
+    operation = graph.operation(node)
+    kind, is_flatten = LAYERS.get(operation), operation.name == "flatten"
+    apart = operation.kind in (Kind.POINTWISE, Kind.CHANNELWISE)
+    if kind is None or operation.name in UNCHANGING or not (apart or is_flatten):
+        return None
+    names = [n for n in inspect.signature(kind).parameters if n != "return_indices"]
+    given: dict[str, Any] = {"start_dim": 0} if is_flatten else {}
+    given |= dict(zip(names, node.args[1:], strict=False))
+    given |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
+    return None if any(isinstance(v, fx.Node) for v in given.values()) else kind(**given)

@@ -389,19 +389,6 @@ def recommended_batch_size(name: EngineName | None, n_data: int, *, table: bool 
     return min(n_data, max(32, min(256, 2 ** round(math.log2(max(n_data, 1) / 16)))))
 
 
-def finetune_batch_size(n_data: int, batch_size: int) -> int:
-    """Examples per step while what is left of a pruned network trains on.
-
-    An epoch has 180 steps or more, unless that takes batches of less than 8: few epochs of few
-    steps would leave the network less sure than it is right.
-
-    Example:
-        >>> [finetune_batch_size(n, 128) for n in (1_437, 9_000, 60_000)]
-        [8, 50, 128]
-    """
-    return min(batch_size, max(8, n_data // 180))
-
-
 def recommended_epochs(
     name: EngineName, n_data: int, batch_size: int, *, table: bool = False, times: int = 1
 ) -> int:

@@ -15,7 +15,6 @@ gradient one product; Adam by default, with the proximal prior step for plain gr
 the objective is divided by N.
 """
 
-import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -48,20 +47,6 @@ from bayesieve.engines.variational import (
     mean_field,
     warm_start_,
 )
-
-
-def stuck_in_slab(posterior: Factorised) -> float:
-    """Fraction of prunable weights with inclusion > 0.9 but |mean| / std < 0.5.
-
-    Such weights are in the slab because they started there, not because the data want them; start
-    with a smaller std or bring the two prior stds closer together.
-    """
-    part = posterior.layout.sparse
-    if posterior.logit_inclusion is None:
-        raise ValueError("stuck_in_slab: this posterior has no inclusion probabilities.")
-    included = posterior.logit_inclusion[part] > math.log(9)
-    weak = posterior.mean[part].abs() < 0.5 * posterior.std[part]
-    return (included & weak).double().mean().item()
 
 
 def shrink_weights_(mean: Tensor, layout: Layout, radii: Tensor) -> None:

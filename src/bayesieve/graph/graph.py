@@ -3,7 +3,6 @@
 `graph.capture` makes a `Graph` of any `nn.Module`; `graph.operations` describes each operation.
 """
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,9 +14,6 @@ from torch import Tensor, fx, nn
 from bayesieve.core.inputs import Input, tensors_of
 from bayesieve.core.network import is_hooked
 from bayesieve.graph.operations import (
-    LAYERS,
-    UNCHANGING,
-    Kind,
     Operation,
     operation_of,
     reads_size,
@@ -53,21 +49,6 @@ class Graph:
     def layer(self, node: fx.Node) -> nn.Module:
         """The module that a node calls."""
         return self.module.get_submodule(str(node.target))
-
-    def as_layer(self, node: fx.Node) -> nn.Module | None:
-        """The layer that a node calls, or one without weights that computes the same, if any."""
-        if node.op == "call_module":
-            return self.layer(node)
-        operation = self.operation(node)
-        kind, is_flatten = LAYERS.get(operation), operation.name == "flatten"
-        apart = operation.kind in (Kind.POINTWISE, Kind.CHANNELWISE)
-        if kind is None or operation.name in UNCHANGING or not (apart or is_flatten):
-            return None
-        names = [n for n in inspect.signature(kind).parameters if n != "return_indices"]
-        given: dict[str, Any] = {"start_dim": 0} if is_flatten else {}
-        given |= dict(zip(names, node.args[1:], strict=False))
-        given |= {k: v for k, v in node.kwargs.items() if k in names and v is not None}
-        return None if any(isinstance(v, fx.Node) for v in given.values()) else kind(**given)
 
     def operation(self, node: fx.Node) -> Operation:
         """The row of the table of operations that describes a node."""

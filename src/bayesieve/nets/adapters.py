@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from bayesieve.checks import check_positive, did_you_mean
-from bayesieve.nets.linear import is_linear, matrix_of
+from bayesieve.core.layout import acts_as_linear, matrix_of
 
 Target = Sequence[str | type[nn.Module]]
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -87,7 +87,8 @@ def _adaptable(module: nn.Module) -> bool:
     """Return whether an adapter fits a module."""
     if isinstance(module, _CONVOLUTIONS):
         return type(module) in _CONVOLUTIONS and module.groups == 1
-    return is_linear(module)
+    plain = isinstance(module, nn.Linear)  # a class of its own may compute something else
+    return type(module) is nn.Linear or (not plain and acts_as_linear(module))
 
 
 def _shape(layer: nn.Module) -> tuple[int, int]:

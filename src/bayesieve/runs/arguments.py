@@ -19,10 +19,9 @@ from bayesieve.checks import (
     check_fraction,
     check_not_negative,
     check_positive,
-    check_threads,
 )
 from bayesieve.errors import UsageError
-from bayesieve.runs.config import RunConfig, choices_of, kinds_of
+from bayesieve.runs.config import RunConfig, check_threads, choices_of, kinds_of
 from bayesieve.runs.config import Score as Score
 
 P = ParamSpec("P")

@@ -8,6 +8,7 @@ and types, and errors say where the wrong value is. Nothing here imports torch.
 
 # ruff: noqa: RUF009 - `setting` makes a dataclass field, as `field` does
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, asdict, dataclass, field, fields, replace
@@ -16,7 +17,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from bayesieve.checks import check_fraction, check_positive, check_seed, check_threads, did_you_mean
+from bayesieve.checks import check_counts, check_fraction, check_positive, check_seed, did_you_mean
 from bayesieve.engines.recipes import EngineName, PriorName
 from bayesieve.errors import TooLargeError, UsageError
 from bayesieve.files import check_limit, parse_json
@@ -70,6 +71,20 @@ def check_values(who: str, settings: Any) -> None:
         value, check = getattr(settings, spec.name), spec.metadata.get("check")
         if check is not None and value is not None:
             check(who, **{word_of(spec): value})
+
+
+def check_threads(who: str, **values: int) -> None:
+    """Raise unless every value is a whole number from 1 to the number of processors.
+
+    Example:
+        >>> check_threads("train", threads=1)
+    """
+    check_counts(who, **values)
+    most = os.cpu_count() or 1
+    for name, value in values.items():
+        if value > most:
+            here = f"{most}, the processors of this machine"
+            raise ValueError(f"{who}: {name} must be at most {here}, got {value}.")
 
 
 @dataclass(frozen=True)

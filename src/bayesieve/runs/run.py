@@ -18,6 +18,7 @@ from bayesieve.assess.diagnostics import (
     diagnose_models,
     differing_buffers,
     pooled,
+    stuck_in_slab,
 )
 from bayesieve.assess.evaluate import Evaluation, error_curve
 from bayesieve.assess.evaluate import evaluate as score_model
@@ -34,14 +35,13 @@ from bayesieve.core.posterior import (
 from bayesieve.core.storage import load_posterior, load_sparse, read_header, save
 from bayesieve.data import DataSet, Examples
 from bayesieve.deliver.bundle import Bundle, read_bundle
-from bayesieve.engines.sbnn import stuck_in_slab
 from bayesieve.errors import (
     BayesieveError,
     DamagedFileError,
     DataError,
     UsageError,
-    what_works,
 )
+from bayesieve.files import what_works
 from bayesieve.runs.arguments import ARGUMENT, Draws, Json, Place, Share, command, n_samples_of
 from bayesieve.runs.build import (
     build_data,

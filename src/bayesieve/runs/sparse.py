@@ -20,7 +20,7 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.reading import with_data
 from bayesieve.core.workspace import statistics_names
 from bayesieve.data.examples import split_index
-from bayesieve.engines.recipes import RunSize, build, finetune_batch_size
+from bayesieve.engines.recipes import RunSize, build
 from bayesieve.errors import DivergedError, UsageError
 from bayesieve.files import same_place
 from bayesieve.nets.importing import is_factory
@@ -538,3 +538,16 @@ def residual(problem: Problem) -> float:
         left = network.outputs(w, x, buffers)[0].reshape(y.shape) - y
         total += left.double().square().sum().item()
     return max((total / problem.y.numel()) ** 0.5, _LEAST_NOISE)
+
+
+def finetune_batch_size(n_data: int, batch_size: int) -> int:
+    """Examples per step while what is left of a pruned network trains on.
+
+    An epoch has 180 steps or more, unless that takes batches of less than 8: few epochs of few
+    steps would leave the network less sure than it is right.
+
+    Example:
+        >>> [finetune_batch_size(n, 128) for n in (1_437, 9_000, 60_000)]
+        [8, 50, 128]
+    """
+    return min(batch_size, max(8, n_data // 180))

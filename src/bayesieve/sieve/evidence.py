@@ -70,7 +70,7 @@ class weight_evidence:
             for all that may be pruned.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior  # means 0.1, 0.2, ..., stds 0.1
+        >>> from bayesieve.sieve.examples import small_posterior  # means 0.1, 0.2, ..., stds 0.1
         >>> weight_evidence("savage-dickey", prior_std=1.0)(small_posterior())[:3] > 0
         tensor([False, False,  True])
     """
@@ -164,7 +164,7 @@ def prune_by_evidence(
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> posterior = replace(small_posterior(), prior=Normal(1.0))  # std 0.1
         >>> sparse = prune_by_evidence(posterior, weight_evidence("savage-dickey"))
         >>> sparse.keep[:4].int()  # gone: |mean| < 0.21
@@ -232,7 +232,7 @@ def evidence_report(
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> posterior = replace(small_posterior(), prior=Normal(1.0))
         >>> for row in evidence_report(posterior, weight_evidence("savage-dickey")):
         ...     print(row.name, row.kept, row.total, round(row.gained, 2))

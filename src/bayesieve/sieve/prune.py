@@ -35,7 +35,7 @@ def prune(posterior: Posterior | SparseModel, rule: Rule) -> SparseModel:
             posterior and the mask in force (or None) that returns a mask, (d,) bool.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> sparse = prune(small_posterior(), keep_zeros(0.5, score="magnitude"))
         >>> sparse.zeros, round(sparse.removed, 3)  # 8 of 16 parameters, 8 of 12 weights
         (0.5, 0.667)
@@ -78,7 +78,7 @@ def sparsity_curve(
         which `Network.outputs` evaluates together.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> sparsity_curve(small_posterior(), [0.0, 0.25, 0.5]).sum(1)
         tensor([16, 12,  8])
     """
@@ -96,7 +96,7 @@ def kept_per_layer(sparse: SparseModel) -> list[LayerCount]:
     """Kept and all entries of every tensor, in the order of w.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> kept_per_layer(prune(small_posterior(), keep_zeros(0.5)))[0]
         LayerCount(name='0.weight', kept=1, total=9)
     """

@@ -19,13 +19,11 @@ from types import MappingProxyType
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bayesieve.checks import check_choice
 from bayesieve.core.layout import Layout, Role
-from bayesieve.core.likelihoods.real import Gaussian
-from bayesieve.core.network import Network
-from bayesieve.core.posterior import Factorised, Posterior, Samples, present_entries
+from bayesieve.core.posterior import Posterior, Samples, present_entries
 from bayesieve.sieve.units import Units
 
 Score = Callable[[Posterior], Tensor]
@@ -61,7 +59,8 @@ def inclusion_score(posterior: Posterior) -> Tensor:
     """Log-odds of inclusion, shape (d,); the probability itself would round to ties at 1.
 
     Example:
-        >>> inclusion_score(_example(logit_inclusion=[0.0, 40.0, 50.0]))
+        >>> from bayesieve.sieve.examples import three_weights
+        >>> inclusion_score(three_weights(logit_inclusion=[0.0, 40.0, 50.0]))
         tensor([ 0., 40., 50.])
     """
     logit: Tensor | None = getattr(posterior, "logit_inclusion", None)
@@ -80,7 +79,8 @@ def snr_score(posterior: Posterior) -> Tensor:
     """|mean| / std, shape (d,); infinite for point parameters that are not 0.
 
     Example:
-        >>> snr_score(_example(mean=[1.0, -2.0, 0.0], std=[0.5, 0.5, 0.0]))
+        >>> from bayesieve.sieve.examples import three_weights
+        >>> snr_score(three_weights(mean=[1.0, -2.0, 0.0], std=[0.5, 0.5, 0.0]))
         tensor([2., 4., 0.])
     """
     size, std = posterior.mean.abs(), std_of(posterior)
@@ -97,7 +97,8 @@ def evidence_score(posterior: Posterior) -> Tensor:
 
     Example:
         >>> from bayesieve.core.priors import Normal
-        >>> q = _example(mean=[0.0, 1.0, 3.0], std=[1.0, 1.0, 1.0], prior=Normal(1.0))
+        >>> from bayesieve.sieve.examples import three_weights
+        >>> q = three_weights(mean=[0.0, 1.0, 3.0], std=[1.0, 1.0, 1.0], prior=Normal(1.0))
         >>> evidence_score(q)  # m² / 2 when the data leave the prior's width
         tensor([0.0000, 0.5000, 4.5000])
     """
@@ -121,7 +122,8 @@ def magnitude_score(posterior: Posterior) -> Tensor:
     """|mean|, shape (d,).
 
     Example:
-        >>> magnitude_score(_example(mean=[1.0, -2.0, 0.0]))
+        >>> from bayesieve.sieve.examples import three_weights
+        >>> magnitude_score(three_weights(mean=[1.0, -2.0, 0.0]))
         tensor([1., 2., 0.])
     """
     return posterior.mean.abs()
@@ -131,7 +133,8 @@ def second_moment_score(posterior: Posterior) -> Tensor:
     """mean² + std², shape (d,): the order of inclusion under one spike-and-slab prior.
 
     Example:
-        >>> second_moment_score(_example(mean=[1.0, -2.0, 0.0], std=[1.0, 1.0, 0.0]))
+        >>> from bayesieve.sieve.examples import three_weights
+        >>> second_moment_score(three_weights(mean=[1.0, -2.0, 0.0], std=[1.0, 1.0, 0.0]))
         tensor([2., 5., 0.])
     """
     return posterior.mean.square() + std_of(posterior).square()
@@ -179,28 +182,6 @@ def _describe(posterior: Posterior) -> str:
         return f"{kind} of {posterior.n_kept} draws"
     prior = posterior.prior
     return f"{kind} without a prior" if prior is None else f"{kind}, {type(prior).__name__} prior"
-
-
-def small_posterior() -> Factorised:
-    """A posterior small enough to check by eye, for the examples of this room.
-
-    A network 3-3-1 with weights 0.1, 0.2, ..., 1.2 and biases 0; inclusion grows with them.
-
-    Example:
-        >>> small_posterior().mean[:4]
-        tensor([0.1000, 0.2000, 0.3000, 0.4000])
-    """
-    network = Network.of(nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1)), Gaussian())
-    mean = torch.cat([torch.arange(1, 13) / 10, torch.zeros(4)])
-    return Factorised(network, mean, torch.full_like(mean, 0.1), logit_inclusion=mean - 0.65)
-
-
-def _example(**fields: object) -> Factorised:
-    """Three weights without bias, for the examples above."""
-    network = Network.of(nn.Linear(3, 1, bias=False), Gaussian())
-    tensors = {name: torch.tensor(v) if isinstance(v, list) else v for name, v in fields.items()}
-    defaults: dict[str, object] = {"mean": torch.zeros(3), "std": torch.ones(3)}
-    return Factorised(network, **{**defaults, **tensors})  # type: ignore[arg-type]
 
 
 Scope = Literal["global", "layer"]

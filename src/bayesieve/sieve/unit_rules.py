@@ -53,7 +53,7 @@ def group_scores(posterior: Posterior, entries: Tensor, score: GroupScore = None
 
     Example:
         >>> from bayesieve.sieve.groups import groups_of
-        >>> from bayesieve.sieve.ranking import small_posterior  # incoming, then outgoing weights
+        >>> from bayesieve.sieve.examples import small_posterior  # incoming, then outgoing weights
         >>> units = groups_of(small_posterior().network)["0"]
         >>> group_scores(small_posterior(), units, "magnitude")
         tensor([1.1400, 1.9800, 3.3800])
@@ -89,7 +89,7 @@ class keep_units:
             the training data.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> keep = keep_units({"0": 1}, score="magnitude")(small_posterior())
         >>> keep[:9].view(3, 3).sum(1), keep[9:12], keep[12:15]  # into, out of, bias of the units
         (tensor([0, 0, 3]), tensor([False, False,  True]), tensor([False, False,  True]))

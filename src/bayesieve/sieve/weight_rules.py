@@ -51,7 +51,7 @@ class keep_zeros:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> posterior = small_posterior()
         >>> keep = keep_zeros(0.75, score="magnitude")(posterior)
         >>> int(keep.sum()), posterior.layout.size
@@ -90,7 +90,7 @@ def fewest_kept(network: Network) -> int:
     What is not pruned and belongs to no removed unit, and one weight of each layer.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> fewest_kept(small_posterior().network)  # a path of two weights and its two biases
         4
     """
@@ -112,7 +112,7 @@ class keep_scored:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> int(keep_scored(0.85, "magnitude")(small_posterior()).sum())  # 4 weights, 4 biases
         8
     """
@@ -142,7 +142,7 @@ class keep_probable:
         allow_empty_layers: whether a layer may lose its last weight.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> int(keep_probable(0.5)(small_posterior()).sum())  # 6 weights, 4 biases
         10
     """
@@ -172,7 +172,7 @@ class keep_n_of_m:
         score: a name of `SCORES` or a function of the posterior.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior
+        >>> from bayesieve.sieve.examples import small_posterior
         >>> keep = keep_n_of_m(2, 3, score="magnitude")(small_posterior())
         >>> keep[9:12], keep[:9].view(3, 3).sum(1)  # the first unit has lost its only reader
         (tensor([False,  True,  True]), tensor([0, 2, 2]))

@@ -113,7 +113,7 @@ class MomentNetwork:
         UnsupportedModelError: an operation has no rule here, or there are no stds.
 
     Example:
-        >>> from bayesieve.sieve.ranking import small_posterior  # 3-3-1, stds 0.1
+        >>> from bayesieve.sieve.examples import small_posterior  # 3-3-1, stds 0.1
         >>> mean, root = MomentNetwork(small_posterior()).outputs(torch.ones(5, 3))
         >>> mean.shape, root.shape
         (torch.Size([5, 1]), torch.Size([5, 1, 1]))

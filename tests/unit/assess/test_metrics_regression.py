@@ -52,7 +52,8 @@ def test_mixture_likelihood_of_several_outputs_is_joint(layout: str) -> None:
         covariance = np.diag(whole[s, n] ** 2)
         densities[s, n] = stats.multivariate_normal(draws[s, n], covariance).pdf(targets[n])
     expected = np.log(densities.mean(0)).mean()
-    assert log_likelihood_mixture(draws, noise, targets) == pytest.approx(expected, rel=1e-10)
+    found = log_likelihood_mixture(draws, noise, targets, Gaussian())
+    assert found == pytest.approx(expected, rel=1e-10)
 
 
 @pytest.mark.parametrize("df", [2.5, 4.0, 30.0])
@@ -72,7 +73,7 @@ def test_student_t_noise_agrees_with_scipy(df: float) -> None:
 
 
 def test_mixture_likelihood_far_from_the_target_is_finite() -> None:
-    far = log_likelihood_mixture(torch.zeros(3, 1), 1.0, torch.tensor([100.0]))
+    far = log_likelihood_mixture(torch.zeros(3, 1), 1.0, torch.tensor([100.0]), Gaussian())
     assert far == pytest.approx(-5000 - 0.5 * math.log(2 * math.pi))
 
 
@@ -93,14 +94,14 @@ def test_wrong_shapes_and_numbers_raise() -> None:
     with pytest.raises(ValueError, match="targets must be finite"):
         rmse(row, torch.tensor([0.0, math.nan, 1.0]))
     with pytest.raises(ValueError, match=r"sample_means must have shape \(S, N\) or"):
-        log_likelihood_mixture(row, 1.0, row)
+        log_likelihood_mixture(row, 1.0, row, Gaussian())
     with pytest.raises(ValueError, match="noise_std must be a number"):
-        log_likelihood_mixture(torch.zeros(2, 3), torch.ones(3), row)
+        log_likelihood_mixture(torch.zeros(2, 3), torch.ones(3), row, Gaussian())
     with pytest.raises(ValueError, match="noise_std must be > 0, got 0"):
-        log_likelihood_mixture(torch.zeros(2, 3), 0.0, row)
+        log_likelihood_mixture(torch.zeros(2, 3), 0.0, row, Gaussian())
     with pytest.raises(ValueError, match="level must be strictly between 0 and 1, got 90"):
         interval(row, row + 1, 90)
     with pytest.raises(ValueError, match="noise_std must be > 0"):
-        regression_report(torch.zeros(2, 3), -1.0, row)
+        regression_report(torch.zeros(2, 3), -1.0, row, Gaussian())
     with pytest.raises(ValueError, match=r"interval_coverage: lower and upper and targets"):
         interval_coverage(row, row + 1, column)

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import Tensor
 
 from bayesieve.assess import metrics
-from bayesieve.core.likelihoods import ClassPrediction
+from bayesieve.core.likelihoods import ClassPrediction, Gaussian
 
 
 def _normal(seed: int, *shape: int) -> Tensor:
@@ -51,13 +51,13 @@ def test_regression_report_equals_the_metrics_in_original_units(
     draws, targets = _normal(1, 5, 40, 2), _normal(2, 40, 2)
     scale = torch.tensor(target_std, dtype=torch.float64)
     per_output = scale.expand(2)
-    row = metrics.regression_report(draws, 0.7, targets, scale)
+    row = metrics.regression_report(draws, 0.7, targets, Gaussian(), scale)
     assert json.loads(json.dumps(row)) == row
     mean = draws.mean(0) * per_output
     total = ((0.49 + draws.var(0, correction=0)).sqrt()) * per_output
     half = stats.norm.ppf(0.95)
     log_lik = metrics.log_likelihood_mixture(
-        draws * per_output, 0.7 * per_output, targets * per_output
+        draws * per_output, 0.7 * per_output, targets * per_output, Gaussian()
     )
     expected = {
         "rmse": metrics.rmse(mean, targets * per_output),
@@ -78,20 +78,22 @@ def test_regression_report_equals_the_metrics_in_original_units(
 
 def test_one_output_needs_no_output_axis() -> None:
     draws, targets = _normal(3, 4, 9), _normal(4, 9)
-    flat = metrics.regression_report(draws, 0.5, targets, 3.0)
-    column = metrics.regression_report(draws.unsqueeze(-1), 0.5, targets.unsqueeze(-1), 3.0)
+    flat = metrics.regression_report(draws, 0.5, targets, Gaussian(), 3.0)
+    columns = draws.unsqueeze(-1), 0.5, targets.unsqueeze(-1)
+    column = metrics.regression_report(*columns, Gaussian(), 3.0)
     assert flat == column
 
 
 def test_reports_leave_no_graph_and_refuse_wrong_shapes() -> None:
     draws = _normal(5, 3, 4, 1).requires_grad_()
-    assert isinstance(metrics.regression_report(draws, 1.0, torch.zeros(4, 1))["rmse"], float)
+    report = metrics.regression_report(draws, 1.0, torch.zeros(4, 1), Gaussian())
+    assert isinstance(report["rmse"], float)
     with pytest.raises(ValueError, match="draw and targets must have one"):
-        metrics.regression_report(draws, 1.0, torch.zeros(4))
+        metrics.regression_report(draws, 1.0, torch.zeros(4), Gaussian())
     with pytest.raises(ValueError, match=r"target_std must be a number or have shape \(1,\)"):
-        metrics.regression_report(draws, 1.0, torch.zeros(4, 1), torch.ones(2))
+        metrics.regression_report(draws, 1.0, torch.zeros(4, 1), Gaussian(), torch.ones(2))
     with pytest.raises(ValueError, match="target_std must be > 0, got 0"):
-        metrics.regression_report(draws, 1.0, torch.zeros(4, 1), 0.0)
+        metrics.regression_report(draws, 1.0, torch.zeros(4, 1), Gaussian(), 0.0)
     log_probs = torch.full((2, 3, 2), math.log(0.5))
     with pytest.raises(ValueError, match=r"labels must have shape \(3,\)"):
         metrics.classification_report(log_probs, torch.zeros(2, dtype=torch.long))

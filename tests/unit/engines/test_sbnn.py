@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 
+from bayesieve.assess.diagnostics import stuck_in_slab
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import SpikeSlab, inclusion_logit, profiled_kl
 from bayesieve.core.problem import Problem
-from bayesieve.engines.sbnn import SBNN, stuck_in_slab
+from bayesieve.engines.sbnn import SBNN
 from problems import linear_model, no_data, normal, run, seeded
 from zoo import BY_NAME
 

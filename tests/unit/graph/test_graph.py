@@ -9,6 +9,7 @@ from torch.nn.utils import parametrizations
 from bayesieve.core.layout import Roles, default_role
 from bayesieve.core.likelihoods import Gaussian
 from bayesieve.core.network import Network, sequential_layers
+from bayesieve.deliver.layers import as_layer
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.fast.evaluator import ENTRYWISE
 from bayesieve.graph import operations
@@ -253,10 +254,10 @@ def test_a_call_without_weights_is_the_layer_that_computes_the_same():
         lambda s, x: torch.flatten(torch.max_pool2d(F.leaky_relu(x, 0.3), 2, 2, 0, 1, True)).tanh()
     )
     graph, x = capture("test", net), normal32(2, 3, 5, 5)
-    layers = [graph.as_layer(node) for node in graph.nodes[1:-1]]
+    layers = [as_layer(graph, node) for node in graph.nodes[1:-1]]
     assert torch.equal(nn.Sequential(*layers)(x), net(x))
     weighted = capture("test", Calling(lambda s, x: F.layer_norm(x, (4,), s.w), w=nn.Parameter()))
-    assert [weighted.as_layer(node) for node in weighted.nodes[1:-1]] == [None, None]
+    assert [as_layer(weighted, node) for node in weighted.nodes[1:-1]] == [None, None]
 
 
 @pytest.mark.parametrize("name", ["add_", "div_", "mul_", "relu_", "sub_"])

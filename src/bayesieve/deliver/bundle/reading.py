@@ -26,8 +26,8 @@ from bayesieve.deliver.bundle.graph import (
 )
 from bayesieve.deliver.bundle.packing import unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
-from bayesieve.errors import DamagedFileError, damaged, what_works
-from bayesieve.files import read_json, sha256, standing
+from bayesieve.errors import DamagedFileError, damaged
+from bayesieve.files import read_json, sha256, standing, what_works
 from bayesieve.graph.graph import named_tensors, replace_tensor
 from bayesieve.uncertainty.familiarity import FILE as FAMILIARITY
 from bayesieve.uncertainty.familiarity import Familiarity

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from bayesieve.deliver.layers import (
     ACTIVATIONS,
     PoolKind,
+    as_layer,
     folded_norm,
     margins_of,
     pair,
@@ -202,7 +203,7 @@ class _Reader:
             return self._padded(node, value)
         if name == "add":
             return self._sum(node, value)
-        layer = self.graph.as_layer(node)
+        layer = as_layer(self.graph, node)
         if name == "conv" and isinstance(layer, nn.Conv2d):
             return self._convolution(node, layer, value)
         if name == "batch_norm" and isinstance(layer, nn.BatchNorm2d):

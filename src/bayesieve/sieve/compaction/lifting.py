@@ -14,10 +14,9 @@ from torch import fx, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from bayesieve.core.layout import acts_as_linear
+from bayesieve.core.layout import acts_as_linear, matrix_of
 from bayesieve.core.network import is_hooked
 from bayesieve.graph.graph import Graph
-from bayesieve.nets.linear import matrix_of
 
 Arguments = dict[str, Any]  # of a call by name; tensors of the network as themselves
 
