@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from bayesieve.deliver.bundle import load as load
     from bayesieve.deliver.bundle import save as save
     from bayesieve.deliver.c import export_c as export_c
+    from bayesieve.deliver.export import export_pt2 as export_pt2
     from bayesieve.deliver.onnx import export_onnx as export_onnx
-    from bayesieve.deliver.pt2 import export_pt2 as export_pt2
     from bayesieve.deliver.runtime import as_runtime as as_runtime
     from bayesieve.engines.bmr import BMR as BMR
     from bayesieve.engines.flat_vi import FlatVI as FlatVI
@@ -73,7 +73,7 @@ _HOME = {
     "load": "deliver.bundle",
     "export_onnx": "deliver.onnx",
     "export_c": "deliver.c",
-    "export_pt2": "deliver.pt2",
+    "export_pt2": "deliver.export",
     "as_runtime": "deliver.runtime",
     "laplace": "engines.laplace",
     "load_data": "data",

@@ -20,9 +20,18 @@ from torch import Tensor, nn
 
 from bayesieve import __version__
 from bayesieve.core.inputs import one_input
-from bayesieve.deliver.c_functions import class_function, familiarity_function, raw_function
-from bayesieve.deliver.c_text import Lines, array, indent, index_bytes, loop, number
-from bayesieve.deliver.export_checks import (
+from bayesieve.deliver.c_functions import (
+    Lines,
+    array,
+    class_function,
+    familiarity_function,
+    indent,
+    index_bytes,
+    loop,
+    number,
+    raw_function,
+)
+from bayesieve.deliver.export import (
     check_arguments,
     check_same,
     first_output,

@@ -46,7 +46,7 @@ from bayesieve.core.likelihoods import Likelihood
 from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.posterior import Posterior
 from bayesieve.deliver.bundle.posterior import likelihood_to_json
-from bayesieve.deliver.export_checks import (
+from bayesieve.deliver.export import (
     Outputs,
     check_arguments,
     check_same,

@@ -16,7 +16,7 @@ from bayesieve.assess.predict import ClassPrediction, Prediction, predict
 from bayesieve.core.likelihoods import Bernoulli, Gaussian, RealLikelihood
 from bayesieve.deliver.bundle import Bundle
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
-from bayesieve.deliver.export_checks import delivered
+from bayesieve.deliver.export import delivered
 from bayesieve.deliver.onnx import OnnxModel
 
 Columns = dict[str, list[Any]]

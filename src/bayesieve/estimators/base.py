@@ -40,8 +40,8 @@ from bayesieve.data.examples import Task
 from bayesieve.data.frames import Frame, as_frame
 from bayesieve.deliver.bundle import save_bundle
 from bayesieve.deliver.c import export_c
+from bayesieve.deliver.export import export_pt2
 from bayesieve.deliver.onnx import export_onnx
-from bayesieve.deliver.pt2 import export_pt2
 from bayesieve.engines.recipes import MANY_ROWS
 from bayesieve.estimators.defaults import Choices, TableSettings, table_settings
 from bayesieve.estimators.groups import Group, fold_members, train_tables

@@ -6,13 +6,13 @@ from bayesieve.nets.convnets import lenet5 as lenet5
 from bayesieve.nets.convnets import lenet5_caffe as lenet5_caffe
 from bayesieve.nets.convnets import lenet5_wide as lenet5_wide
 from bayesieve.nets.convnets import lenet_300_100 as lenet_300_100
+from bayesieve.nets.convnets import mixer as mixer
 from bayesieve.nets.convnets import resnet20 as resnet20
 from bayesieve.nets.convnets import resnet32 as resnet32
 from bayesieve.nets.convnets import vgg as vgg
+from bayesieve.nets.convnets import vit as vit
 from bayesieve.nets.embedding import PiecewiseLinear as PiecewiseLinear
 from bayesieve.nets.gpt import gpt as gpt
 from bayesieve.nets.importing import from_path as from_path
 from bayesieve.nets.mlp import Activation as Activation
 from bayesieve.nets.mlp import mlp as mlp
-from bayesieve.nets.patch_nets import mixer as mixer
-from bayesieve.nets.patch_nets import vit as vit

@@ -18,8 +18,8 @@ from bayesieve.deliver.bundle import (
     save_bundle,
     stored_bytes,
 )
-from bayesieve.deliver.bundle.architecture import architecture_source
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
+from bayesieve.deliver.bundle.writing import architecture_source
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.files import same_place, sha256
 from bayesieve.runs.arguments import ARGUMENT, Arg, Json, Place, WholeNumber, command
@@ -340,7 +340,7 @@ def write_form(
             raw=not prepared and takes_pixels(preprocessing, example),
         )
     elif to == "pt2":
-        from bayesieve.deliver.pt2 import export_pt2
+        from bayesieve.deliver.export import export_pt2
 
         export_pt2(module, out, example)
     elif to == "c":

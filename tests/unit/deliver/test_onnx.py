@@ -12,7 +12,7 @@ from bayesieve.core.likelihoods import Bernoulli, Categorical, Gaussian, Heteros
 from bayesieve.core.network import Network
 from bayesieve.core.posterior import Samples
 from bayesieve.data.images import image_recipe, prepare_images
-from bayesieve.deliver import export_checks
+from bayesieve.deliver import export
 from bayesieve.deliver import onnx as onnx_export
 from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.errors import DamagedFileError, UnsupportedModelError, VerificationError
@@ -210,7 +210,7 @@ def test_modules_that_onnx_cannot_express(module, message, tmp_path):
 @pytest.mark.slow
 def test_another_result_is_refused_and_the_old_file_kept(tmp_path, monkeypatch):
     module, other = nn.Linear(3, 2), nn.Linear(3, 2)
-    trace = export_checks.trace
+    trace = export.trace
     monkeypatch.setattr(onnx_export, "trace", lambda who, module, x: trace(who, other, x))
     path = tmp_path / "net.onnx"
     path.write_bytes(b"old")

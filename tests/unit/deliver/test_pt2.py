@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from bayesieve.deliver import pt2
+from bayesieve.deliver import export
 from bayesieve.deliver.bundle import save_bundle
-from bayesieve.deliver.pt2 import export_pt2
+from bayesieve.deliver.export import export_pt2
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.nets import mlp
 from problems import normal32
@@ -86,9 +86,9 @@ def test_modules_must_return_one_tensor(tmp_path):
 
 
 def test_another_result_is_refused_and_nothing_written(tmp_path, monkeypatch):
-    trace = pt2.trace
+    trace = export.trace
     other = nn.Linear(3, 2)
-    monkeypatch.setattr(pt2, "trace", lambda who, module, x: trace(who, other, x))
+    monkeypatch.setattr(export, "trace", lambda who, module, x: trace(who, other, x))
     (tmp_path / "net.pt2").write_bytes(b"old")
     with pytest.raises(VerificationError, match="export_pt2: the exported 'output' differs"):
         export_pt2(nn.Linear(3, 2), tmp_path / "net.pt2", torch.ones(2, 3))
