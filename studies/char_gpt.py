@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bayesieve import BMR, MAP, SBNN, Problem, Schedule, laplace, likelihoods, priors, prune
 from bayesieve.core.execution import Precision
@@ -49,7 +49,6 @@ from bayesieve.engines.bmr import Reduction
 from bayesieve.errors import DataError
 from bayesieve.fast.backend import CompileMode
 from bayesieve.nets import gpt
-from bayesieve.nets.gpt import continue_text
 from bayesieve.sieve.compact import compact, report_of
 from bayesieve.sieve.groups import groups_of
 from bayesieve.sieve.ranking import ScoreName
@@ -311,6 +310,30 @@ def run_setting(
         seconds=round(time.perf_counter() - began, 2), fit_seconds=seconds, engine=repr(run.engine),
         text=text.written(written[0, setting.sizes.context :]),
     )  # fmt: skip
+
+
+@torch.no_grad()
+def continue_text(
+    net: nn.Module, symbols: Tensor, n_new: int, *, context: int, seed: int = 0
+) -> Tensor:
+    """Append symbols, each drawn from what the network predicts after the last.
+
+    Args:
+        net: from symbols (n, positions) to logits (n, positions, symbols), in evaluation mode.
+        symbols: (n, m), the beginnings, int64.
+        n_new: symbols to append.
+        context: positions that the network takes at most; the last ones are given.
+        seed: of the draws.
+
+    Returns:
+        (n, m + n_new).
+    """
+    generator = torch.Generator(symbols.device).manual_seed(seed)
+    for _ in range(n_new):
+        logits = net(symbols[:, -context:])[:, -1]
+        new = torch.multinomial(logits.softmax(-1), 1, generator=generator)
+        symbols = torch.cat([symbols, new], 1)
+    return symbols
 
 
 def settings(options: argparse.Namespace) -> list[Setting]:

@@ -10,7 +10,6 @@ from bayesieve.core.likelihoods import Categorical
 from bayesieve.deliver.onnx import OnnxSession
 from bayesieve.errors import DataError
 from bayesieve.nets import gpt
-from bayesieve.nets.gpt import continue_text
 from bayesieve.sieve.compact import compact
 from bayesieve.sieve.prune import prune
 from bayesieve.sieve.unit_rules import keep_units
@@ -76,7 +75,7 @@ def test_onnx_and_the_compacted_network_write_the_same_text(tmp_path):
     def run(symbols):
         return torch.from_numpy(session.run(symbols.numpy()))
 
-    written = [continue_text(one, beginning, 12, context=8, seed=3)
+    written = [char_gpt.continue_text(one, beginning, 12, context=8, seed=3)
                for one in (sparse.to_module(), small, run)]  # fmt: skip
     assert torch.equal(written[0], written[1])
     assert torch.equal(written[0], written[2])

@@ -27,7 +27,8 @@ class SieveCallback(Sieving, TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """The network is on its device, the data are known."""
         loader = given["train_dataloader"]
-        self.begin(state.max_steps, n_data=len(loader.dataset), batch_size=_examples(args))
+        at_once = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        self.begin(state.max_steps, n_data=len(loader.dataset), batch_size=int(at_once))
         if state.global_step:  # a resumed run
             sparse = self.network.layout.sparse
             self.keep[sparse] = self.network.weights_of(self.module)[sparse] != 0
@@ -43,8 +44,3 @@ class SieveCallback(Sieving, TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         """Renew the mask; `global_step` counts this step."""
         self.after_step(state.global_step)
-
-
-def _examples(args: Any) -> int:
-    """Examples of one step: of all devices and accumulated batches."""
-    return int(args.train_batch_size * args.gradient_accumulation_steps * args.world_size)

@@ -30,11 +30,8 @@ from bayesieve.core.inputs import as_inputs
 from bayesieve.core.posterior import SparseModel
 from bayesieve.core.storage import file_bytes, read_tensors
 from bayesieve.deliver.bundle import allowed
-from bayesieve.deliver.bundle.graph import (
-    build_layer,
-    first_names,
-    layer_arguments,
-)
+from bayesieve.deliver.bundle.graph import build_layer, first_names, layer_arguments
+from bayesieve.deliver.bundle.reading import fill
 from bayesieve.errors import UnsupportedModelError, VerificationError, damaged
 from bayesieve.files import check_growth, folder_for, read_json, write_atomically
 from bayesieve.graph.graph import named_tensors, replace_tensor
@@ -264,7 +261,7 @@ def load(folder: Path | str) -> Any:
         raise damaged(file, "it is missing")
     check_growth(file, 8 * sum(t.numel() for t in model.parameters()))
     try:
-        _fill(model, read_tensors(file)[0], tied)
+        fill(model, {"packed": {}, "tied": tied, "order": {}}, read_tensors(file)[0])
     except ValueError as error:
         raise damaged(file, str(error)) from error
     setattr(model.config, ENTRY, entry)
@@ -328,19 +325,3 @@ def is_folder(folder: Path) -> bool:
     """Return whether a folder claims to hold a model that `save` wrote."""
     path = folder / "config.json"
     return path.is_file() and ENTRY in read_json(path)
-
-
-def _fill(model: nn.Module, stored: Mapping[str, Tensor], tied: Mapping[str, str]) -> None:
-    """Put the stored tensors in the places of a model on the meta device."""
-    slots = named_tensors(model)
-    made: dict[str, Tensor] = {}
-    for name, slot in slots.items():
-        source = tied.get(name, name)
-        value = stored.get(source)
-        if value is None or value.shape != slot.shape:
-            raise ValueError(f"tensor {name!r} of shape {tuple(slot.shape)} is missing")
-        if source not in made:
-            made[source] = nn.Parameter(value) if isinstance(slot, nn.Parameter) else value
-        replace_tensor(model, name, made[source])
-    if left := sorted(stored.keys() - made.keys()):
-        raise ValueError(f"tensor {left[0][:80]!r} belongs to no layer")

@@ -286,10 +286,10 @@ class _Reader:
 
     def add(self, node: fx.Node) -> None:
         """Read the next node."""
-        if node.op == "get_attr" or _is_size(node):
+        if node.op == "get_attr" or is_size(node):
             return
         if node.op != "placeholder":
-            values = [n for n in node.all_input_nodes if n.op != "get_attr" and not _is_size(n)]
+            values = [n for n in node.all_input_nodes if n.op != "get_attr" and not is_size(n)]
             if values != [self.node] or node.args[0] is not self.node:
                 raise UnsupportedModelError(
                     f"{self.who}: the network branches at '{node.name}'; only layers that follow "
@@ -403,7 +403,7 @@ class _Reader:
 
     def _call(self, node: fx.Node) -> Call:
         """The node as a function of its first argument."""
-        if any(_is_size(n) for n in node.all_input_nodes):
+        if any(is_size(n) for n in node.all_input_nodes):
             self._refuse(node, "with sizes of its input")
         first, *others = node.all_input_nodes
         constants = {other: self.graph.tensor(other) for other in others}
@@ -487,10 +487,10 @@ def _is_tensor(value: object) -> bool:
     return isinstance(value, fx.Node) and value.op == "get_attr"
 
 
-def _is_size(node: fx.Node) -> bool:
+def is_size(node: fx.Node) -> bool:
     """Return whether a node is a size of a value, or one entry of it."""
     is_item = node.target is operator.getitem and isinstance(node.args[0], fx.Node)
-    return reads_size(node) or (is_item and _is_size(node.args[0]))  # type: ignore[arg-type]
+    return reads_size(node) or (is_item and is_size(node.args[0]))  # type: ignore[arg-type]
 
 
 def as_layer(graph: Graph, node: fx.Node) -> nn.Module | None:

@@ -66,7 +66,10 @@ def lenet5(input_shape: tuple[int, ...], n_outputs: int, *, dropout: float = 0.0
         >>> sum(p.numel() for p in net.parameters())
         61706
     """
-    return _lenet5("lenet5", input_shape, n_outputs, (6, 16, 120, 84), 2, dropout)
+    return _convolutions_then_dense(
+        "lenet5", input_shape, n_outputs, (6, 16, 120), 84, (2, 0, 0), nn.Tanh, nn.AvgPool2d,
+        [("drop1", dropout), ("drop2", dropout)],
+    )  # fmt: skip
 
 
 def lenet5_wide(
@@ -84,35 +87,40 @@ def lenet5_wide(
         >>> sum(p.numel() for p in net.parameters())
         550362
     """
-    return _lenet5("lenet5_wide", input_shape, n_outputs, (18, 48, 360, 256), 0, dropout)
+    return _convolutions_then_dense(
+        "lenet5_wide", input_shape, n_outputs, (18, 48, 360), 256, (0, 0, 0), nn.Tanh,
+        nn.AvgPool2d, [("drop1", dropout), ("drop2", dropout)],
+    )  # fmt: skip
 
 
-def _lenet5(
-    who: str, input_shape: tuple[int, ...], n_outputs: int, sizes: tuple[int, int, int, int],
-    padding: int, dropout: float,
+def _convolutions_then_dense(
+    who: str, input_shape: tuple[int, ...], n_outputs: int, maps: Sequence[int], hidden: int,
+    padding: Sequence[int], activation: type[nn.Module], pool: type[nn.Module],
+    drops: Sequence[tuple[str, float]],
 ) -> nn.Sequential:  # fmt: skip
-    # padding of each convolution, and whether pooling follows it
-    stages = ((padding, True), (0, True), (0, False))
+    """Convolutions of these maps and paddings, the first two pooled, then a hidden layer.
+
+    `drops` are the names and probabilities of dropout before each dense layer.
+    """
+    stages = tuple((margin, i < 2) for i, margin in enumerate(padding))
     height, width = _final_size(who, input_shape, n_outputs, stages)
-    first, second, third, hidden = sizes
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(input_shape[0], first, _KERNEL, padding=padding),
-        act1=nn.Tanh(),
-        pool1=nn.AvgPool2d(_POOL),
-        conv2=nn.Conv2d(first, second, _KERNEL),
-        act2=nn.Tanh(),
-        pool2=nn.AvgPool2d(_POOL),
-        conv3=nn.Conv2d(second, third, _KERNEL),
-        act3=nn.Tanh(),
-        flatten=nn.Flatten(),
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    n_inputs = input_shape[0]
+    for i, (n_maps, (margin, pooled)) in enumerate(zip(maps, stages, strict=True), start=1):
+        layers[f"conv{i}"] = nn.Conv2d(n_inputs, n_maps, _KERNEL, padding=margin)
+        layers[f"act{i}"] = activation()
+        if pooled:
+            layers[f"pool{i}"] = pool(_POOL)
+        n_inputs = n_maps
+    layers["flatten"] = nn.Flatten()
+    dense: tuple[dict[str, nn.Module], ...] = (
+        {"fc1": nn.Linear(n_inputs * height * width, hidden), f"act{len(maps) + 1}": activation()},
+        {"out": nn.Linear(hidden, n_outputs)},
     )
-    if dropout:
-        layers["drop1"] = nn.Dropout(dropout)
-    layers["fc1"] = nn.Linear(third * height * width, hidden)
-    layers["act4"] = nn.Tanh()
-    if dropout:
-        layers["drop2"] = nn.Dropout(dropout)
-    layers["out"] = nn.Linear(hidden, n_outputs)
+    for (name, rate), part in zip(drops, dense, strict=True):
+        if rate:
+            layers[name] = nn.Dropout(rate)
+        layers.update(part)
     return nn.Sequential(layers)
 
 
@@ -127,7 +135,10 @@ def lenet5_caffe(input_shape: tuple[int, ...], n_outputs: int) -> nn.Sequential:
         >>> sum(p.numel() for p in net.parameters())
         431080
     """
-    return _conv2_fc2("lenet5_caffe", input_shape, n_outputs, (20, 50, 500), 0)
+    return _convolutions_then_dense(
+        "lenet5_caffe", input_shape, n_outputs, (20, 50), 500, (0, 0), nn.ReLU, nn.MaxPool2d,
+        [("drop", 0.0), ("", 0.0)],
+    )  # fmt: skip
 
 
 def _final_size(
@@ -165,30 +176,10 @@ def conv2_fc2(input_shape: tuple[int, ...], n_outputs: int, dropout: float = 0.0
         >>> sum(p.numel() for p in net.parameters())
         681506
     """
-    return _conv2_fc2("conv2_fc2", input_shape, n_outputs, (32, 64, 200), 2, dropout)
-
-
-def _conv2_fc2(
-    who: str, input_shape: tuple[int, ...], n_outputs: int, sizes: tuple[int, int, int],
-    padding: int, dropout: float = 0.0,
-) -> nn.Sequential:  # fmt: skip
-    height, width = _final_size(who, input_shape, n_outputs, ((padding, True), (padding, True)))
-    first, second, hidden = sizes
-    layers: OrderedDict[str, nn.Module] = OrderedDict(
-        conv1=nn.Conv2d(input_shape[0], first, _KERNEL, padding=padding),
-        act1=nn.ReLU(),
-        pool1=nn.MaxPool2d(_POOL),
-        conv2=nn.Conv2d(first, second, _KERNEL, padding=padding),
-        act2=nn.ReLU(),
-        pool2=nn.MaxPool2d(_POOL),
-        flatten=nn.Flatten(),
-    )
-    if dropout:
-        layers["drop"] = nn.Dropout(dropout)
-    layers["fc1"] = nn.Linear(second * height * width, hidden)
-    layers["act3"] = nn.ReLU()
-    layers["out"] = nn.Linear(hidden, n_outputs)
-    return nn.Sequential(layers)
+    return _convolutions_then_dense(
+        "conv2_fc2", input_shape, n_outputs, (32, 64), 200, (2, 2), nn.ReLU, nn.MaxPool2d,
+        [("drop", dropout), ("", 0.0)],
+    )  # fmt: skip
 
 
 def conv2_bn_fc3(

@@ -111,38 +111,3 @@ class GPT(nn.Module):
 
 
 gpt = GPT  # the name that the other factories go with
-
-
-@torch.no_grad()
-def continue_text(
-    net: nn.Module, symbols: Tensor, n_new: int, *, context: int, temperature: float = 1.0,
-    seed: int = 0,
-) -> Tensor:  # fmt: skip
-    """Append symbols, each drawn from what the network says of the place after the last.
-
-    Args:
-        net: from symbols (n, places) to logits (n, places, n_symbols), in evaluation mode.
-        symbols: (n, m), the beginnings, int64.
-        n_new: symbols to append.
-        context: places that the network takes at most; the last ones are given.
-        temperature: logits are divided by it; 0 takes the most probable symbol.
-        seed: of the draws.
-
-    Returns:
-        (n, m + n_new).
-
-    Example:
-        >>> net = gpt(5, 8, n_blocks=1, width=4, n_heads=2).eval()
-        >>> continue_text(net, torch.zeros(2, 1, dtype=torch.int64), 9, context=8).shape
-        torch.Size([2, 10])
-    """
-    check_counts("continue_text", n_new=n_new, context=context)
-    generator = torch.Generator(symbols.device).manual_seed(seed)
-    for _ in range(n_new):
-        logits = net(symbols[:, -context:])[:, -1]
-        if temperature == 0:
-            new = logits.argmax(-1, keepdim=True)
-        else:
-            new = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator)
-        symbols = torch.cat([symbols, new], 1)
-    return symbols

@@ -120,7 +120,8 @@ def _times(
     torch.set_num_threads(1)
     try:
         with evaluating(*(m for m in (dense, small) if m is not None)), torch.no_grad():
-            if small is not None and full is not None and _takes(example):
+            takes = example.dtype == torch.float32 and example.dim() > 1
+            if small is not None and full is not None and takes:
                 with suppress(UnsupportedModelError):
                     runtime = as_runtime(small, example)
                     candidates |= {"runtime dense": as_runtime(full, example)}
@@ -146,11 +147,6 @@ def _times(
         if small
         else None,
     }
-
-
-def _takes(example: Tensor) -> bool:
-    """Return whether the runtime can take such inputs."""
-    return example.dtype == torch.float32 and example.dim() > 1
 
 
 def _speedup(times: Mapping[str, Sequence[float]], where: str, *, busy: bool) -> Json:

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from bayesieve.assess.metrics import check_labels
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction
-from bayesieve.checks import check_positive
 
 MIN_TEMPERATURE = 0.02
 MAX_TEMPERATURE = 50.0
@@ -97,20 +96,3 @@ def _variance_factor(prediction: RealPrediction, targets: Tensor) -> float:
     from scipy.optimize import minimize_scalar  # here: it takes a third of a second to load
 
     return math.exp(minimize_scalar(nll, bounds=ends, options={"xatol": 1e-7}).x)
-
-
-def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities at this temperature: log_softmax(logits / T) over the last axis.
-
-    Args:
-        logits: logits or log-probabilities, shape (..., C); for a posterior predictive the log of
-            the mean probabilities.
-        temperature: above 1 softens, below 1 sharpens.
-
-    Example:
-        >>> log_probs = torch.tensor([0.9, 0.1]).log()
-        >>> [round(p, 3) for p in apply_temperature(log_probs, 2.0).exp().tolist()]  # 3 : 1
-        [0.75, 0.25]
-    """
-    check_positive("apply_temperature", temperature=temperature)
-    return torch.log_softmax(logits / temperature, -1)

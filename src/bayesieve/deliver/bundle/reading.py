@@ -20,10 +20,7 @@ from bayesieve.core.likelihoods import Likelihood, from_dict
 from bayesieve.core.posterior import Posterior, Samples
 from bayesieve.core.storage import read_tensors
 from bayesieve.deliver.bundle import posterior as stored
-from bayesieve.deliver.bundle.graph import (
-    graph_from_json,
-    output_shape,
-)
+from bayesieve.deliver.bundle.graph import graph_from_json, output_shape
 from bayesieve.deliver.bundle.packing import unpack
 from bayesieve.deliver.bundle.posterior import likelihood_from_json
 from bayesieve.errors import DamagedFileError, damaged
@@ -180,7 +177,7 @@ def _read(folder: Path) -> Bundle:
     except ValueError as error:
         raise damaged(path, str(error).removeprefix("load: ").rstrip(".")) from error
     try:
-        _fill(module, config, tensors)
+        fill(module, config, tensors)
         check_outputs(module, shape, dtype, others)
     except (ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200].rstrip(".")
@@ -237,8 +234,17 @@ def _sizes(config: Mapping[str, Any], module: fx.GraphModule) -> Sizes:
     return tuple((tuple(row["shape"]), getattr(torch, row["dtype"])) for row in rows)
 
 
-def _fill(module: fx.GraphModule, config: Mapping[str, Any], stored_as: dict[str, Tensor]) -> None:
-    """Put the stored weights in the places of a module on the meta device."""
+def fill(module: nn.Module, config: Mapping[str, Any], stored_as: Mapping[str, Tensor]) -> None:
+    """Put the stored weights in the places of a module on the meta device.
+
+    Args:
+        module: what is filled.
+        config: `packed`, `tied` and `order` of config.json.
+        stored_as: tensors of the file.
+
+    Raises:
+        ValueError: a tensor is missing, belongs to no layer, or does not fit its place.
+    """
     packed, tied = config["packed"], config["tied"]
     made: dict[str, Tensor] = {}
     for name, slot in named_tensors(module).items():

@@ -104,6 +104,7 @@ def save_bundle(
     weights, tied = _stored_tensors(traced)
     inputs = _inputs_of(traced, example, preprocessing, feature_names)
     (shape, dtype), *others = inputs.values()
+    rows = [{"name": n, "shape": list(s), "dtype": dtype_name(d)} for n, (s, d) in inputs.items()]
     graph = graph_to_json(traced)
     try:
         outputs = output_shape(graph_from_json(graph), shape, dtype, others)
@@ -117,7 +118,7 @@ def save_bundle(
         "format_version": VERSION,
         "bayesieve_version": __version__,
         "input": {"shape": list(shape), "dtype": dtype_name(dtype)},
-        **({"inputs": _input_rows(inputs)} if others else {}),
+        **({"inputs": rows} if others else {}),
         "classes": None if classes is None else [str(name) for name in classes],
         "feature_names": None if feature_names is None else [str(n) for n in feature_names],
         "likelihood": likelihood_to_json(likelihood, whole),
@@ -255,13 +256,6 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
         return False
     return bool((a.reshape(-1).contiguous().view(torch.uint8) ==
                  b.reshape(-1).contiguous().view(torch.uint8)).all())  # fmt: skip
-
-
-def _input_rows(inputs: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "shape": list(shape), "dtype": dtype_name(dtype)}
-        for name, (shape, dtype) in inputs.items()
-    ]
 
 
 def _inputs_of(

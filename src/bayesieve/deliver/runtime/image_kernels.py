@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayesieve.deliver.runtime.images import INPUT, Convolution, Images, Pair, Plane, Step, Value
-from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, aligned, lanes, library
+from bayesieve.deliver.runtime.kernels import ACTIVATIONS, Compiled, lanes, library
 from bayesieve.fast.native import fields
 
 _CONVOLUTION, _MAX, _MEAN, _UNZIP = range(4)  # as in images.c
@@ -116,8 +116,9 @@ class _Memory:
         self._sizes |= {i: (step.size, step.n_planes) for i, step in enumerate(images.steps)}
         last: dict[int, int] = {}
         for i, step in enumerate(images.steps):
-            for value in _read_by(step):
-                last |= {plane[0]: i for plane in value.planes if plane is not None}
+            for value in (step.source, getattr(step, "added", None)):
+                planes = () if value is None else value.planes
+                last |= {plane[0]: i for plane in planes if plane is not None}
         last |= {plane[0]: len(images.steps) for plane in images.value.planes if plane is not None}
         self._take(INPUT)
         for i in range(len(images.steps)):
@@ -155,12 +156,6 @@ class _Memory:
         return _Image(*size, grid.row, grid.plane, self.place((step, 0), size))
 
 
-def _read_by(step: Step) -> Iterator[Value]:
-    yield step.source
-    if isinstance(step, Convolution) and step.added is not None:
-        yield step.added
-
-
 def _columns(step: Convolution) -> Pair:
     """Rows and columns of an unzipped plane."""
     rows = (step.size[0] - 1) * step.stride[0] + step.window[0]
@@ -187,7 +182,7 @@ class CompiledImages(Compiled):
     """
 
     def __init__(self, images: Images, threads: int = 1) -> None:
-        self._kept: list[NDArray[np.generic]] = []  # C points into them
+        self._kept = []
         self._memory = _Memory(images)
         self.n_weights = 0
         steps = [made for i, step in enumerate(images.steps) for made in self._described(i, step)]
@@ -195,23 +190,14 @@ class CompiledImages(Compiled):
         gathered = self._gathered(images.value)
         program = _Program(
             len(steps), images.channels, len(gathered), self._memory.image(INPUT),
-            ctypes.addressof(self._steps), self._pointer_to(gathered),
+            ctypes.addressof(self._steps), self._at_address(gathered),
         )  # fmt: skip
         self._program = program
         super().__init__(library().bayesieve_images, program, len(gathered), self._memory.size,
                          threads, block=1)  # fmt: skip
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the stored weights and of one thread's scratch memory."""
-        return sum(array.nbytes for array in self._kept) + 4 * self._memory.size
-
-    def _pointer_to(self, array: NDArray[np.generic]) -> int:
-        self._kept.append(aligned(array))
-        return int(self._kept[-1].ctypes.data)
-
     def _integers(self, numbers: Sequence[int] | NDArray[np.int64]) -> int:
-        return self._pointer_to(np.asarray(numbers, np.int32))
+        return self._at_address(np.asarray(numbers, np.int32))
 
     def _gathered(self, value: Value) -> NDArray[np.int32]:
         """Where each feature of the flattened images is; zeros are read from beyond the images."""
@@ -268,6 +254,6 @@ class CompiledImages(Compiled):
             lanes=lanes_for(step.size[1]), added=added,
             start=self._integers(np.concatenate([[0], np.cumsum(counts)])),
             offset=self._integers(offset[order]),
-            weight=self._pointer_to(weight[np.nonzero(weight)][order].astype(np.float32)),
-            bias=self._pointer_to(step.bias.astype(np.float32)), **made,
+            weight=self._at_address(weight[np.nonzero(weight)][order].astype(np.float32)),
+            bias=self._at_address(step.bias.astype(np.float32)), **made,
         )  # fmt: skip

@@ -7,7 +7,6 @@ only renamed: a value is a list of planes, and a step reads the planes it needs.
 """
 
 import math
-import operator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -22,6 +21,7 @@ from bayesieve.deliver.layers import (
     PoolKind,
     as_layer,
     folded_norm,
+    is_size,
     margins_of,
     pair,
     windows_of,
@@ -29,7 +29,7 @@ from bayesieve.deliver.layers import (
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph.capture import capture
 from bayesieve.graph.graph import Graph
-from bayesieve.graph.operations import UNCHANGING, reads_size
+from bayesieve.graph.operations import UNCHANGING
 
 Pair = tuple[int, int]
 Plane = tuple[int, int] | None  # the step that makes it and its number there; None is all zeros
@@ -162,7 +162,7 @@ class _Reader:
     def read(self) -> Images:
         """Read nodes until the images are flattened or leave."""
         for node in self.graph.nodes:
-            if node.op == "get_attr" or reads_size(node) or _is_number(node):
+            if node.op == "get_attr" or is_size(node):
                 continue
             if node.op == "placeholder":
                 self.channels, *size = self.graph.shape(node)[1:]  # type: ignore[index]
@@ -410,9 +410,3 @@ class _Reader:
         raise UnsupportedModelError(
             f"{self.who}: {self.graph.described(node)}{why and f' {why}'} has no sparse kernel."
         )
-
-
-def _is_number(node: fx.Node) -> bool:
-    """Return whether a node is an entry of a size."""
-    first = node.args[0] if node.args else None
-    return node.target is operator.getitem and isinstance(first, fx.Node) and reads_size(first)

@@ -79,6 +79,8 @@ class Compiled:
         block: examples that `run` handles at once.
     """
 
+    _kept: list[NDArray[np.generic]]  # C points into them
+
     def __init__(
         self, run: Callable[..., None], described: ctypes.Structure, n_outputs: int,
         n_scratch: int, threads: int, *, block: int,
@@ -129,6 +131,15 @@ class Compiled:
         self._run(*arguments)
         return outside.copy()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored weights and of one thread's scratch memory."""
+        return sum(array.nbytes for array in self._kept) + 4 * self._n_scratch
+
+    def _at_address(self, array: NDArray[np.generic]) -> int:
+        self._kept.append(aligned(array))
+        return int(self._kept[-1].ctypes.data)
+
     def _split(self, x: Floats) -> Floats:
         """Whole blocks to each thread, so that results do not depend on their number."""
         assert self._pool is not None
@@ -166,7 +177,7 @@ class CompiledLayers(Compiled):
         threads: int = 1,
     ) -> None:
         layers, quads = arranged(layers, selected, n_features)
-        self._kept: list[NDArray[np.generic]] = []  # C points into them
+        self._kept = []
         described = (_Layer * len(layers))(*map(self._described, layers))
         self._start(library().bayesieve_run, described, layers, quads, n_features, threads)
 
@@ -183,11 +194,6 @@ class CompiledLayers(Compiled):
             ctypes.addressof(described),
         )  # fmt: skip
         super().__init__(run, network, n_outputs, 2 * width * BLOCK + _SLACK, threads, block=BLOCK)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the stored weights and of one thread's scratch memory."""
-        return sum(array.nbytes for array in self._kept) + 4 * self._n_scratch
 
     def _described(self, layer: Affine) -> _Layer:
         n_out, n_in = layer.weight.shape
@@ -207,10 +213,6 @@ class CompiledLayers(Compiled):
             described.row = self._at_address(columns.row)
             described.weight = self._at_address(columns.value)
         return described
-
-    def _at_address(self, array: NDArray[np.generic]) -> int:
-        self._kept.append(aligned(array))
-        return int(self._kept[-1].ctypes.data)
 
 
 class ByOutput(NamedTuple):
