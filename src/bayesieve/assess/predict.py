@@ -24,7 +24,7 @@ from bayesieve.core.likelihoods.prediction import ClassPrediction as ClassPredic
 from bayesieve.core.likelihoods.prediction import Drawn
 from bayesieve.core.likelihoods.prediction import Prediction as Prediction
 from bayesieve.core.likelihoods.prediction import RealPrediction as RealPrediction
-from bayesieve.core.network import Buffers, Network, materialise
+from bayesieve.core.network import Buffers, Network
 from bayesieve.core.posterior import (
     Factorised,
     Model,
@@ -353,13 +353,6 @@ def single_draws(
     for w, statistics in weight_vectors(posterior, n_samples, seed):
         for i, row in enumerate(w):
             yield row, {**posterior.buffers, **{name: v[i] for name, v in statistics.items()}}
-
-
-def drawn_modules(posterior: Posterior, n: int, seed: int) -> tuple[Tensor, list[nn.Module]]:
-    """The n > 0 draws that `predict` takes, (n, d), and the network with each of them."""
-    draws = list(single_draws(posterior, n, seed))
-    modules = [materialise(posterior.network, *draw) for draw in draws]
-    return torch.stack([row for row, _ in draws]), modules
 
 
 def as_point(module: nn.Module, likelihood: Likelihood) -> Samples:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bayesieve.assess.predict import single_draws
 from bayesieve.core.inputs import Input, arguments, as_inputs, logits_of, mapped, shown, tensors_of
 from bayesieve.core.likelihoods import (
     ClassLikelihood,
@@ -22,6 +23,8 @@ from bayesieve.core.likelihoods import (
     Prediction,
     RealLikelihood,
 )
+from bayesieve.core.network import materialise
+from bayesieve.core.posterior import Posterior
 from bayesieve.errors import UnsupportedModelError, VerificationError
 from bayesieve.files import write_atomically
 from bayesieve.graph.capture import Called
@@ -256,3 +259,10 @@ def trace(who: str, module: nn.Module, example: Input) -> torch.export.ExportedP
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # names and lines of the user's files
     return program
+
+
+def drawn_modules(posterior: Posterior, n: int, seed: int) -> tuple[Tensor, list[nn.Module]]:
+    """The n > 0 draws that `predict` takes, (n, d), and the network with each of them."""
+    draws = list(single_draws(posterior, n, seed))
+    modules = [materialise(posterior.network, *draw) for draw in draws]
+    return torch.stack([row for row, _ in draws]), modules

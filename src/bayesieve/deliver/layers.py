@@ -12,7 +12,7 @@ import inspect
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NoReturn
@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from bayesieve.errors import UnsupportedModelError
 from bayesieve.graph.capture import capture
 from bayesieve.graph.graph import Graph
-from bayesieve.graph.operations import LAYERS, UNCHANGING, Kind, reads_size
+from bayesieve.graph.operations import OPERATIONS, UNCHANGING, Kind, Operation, reads_size
 
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
@@ -493,12 +493,17 @@ def is_size(node: fx.Node) -> bool:
     return reads_size(node) or (is_item and is_size(node.args[0]))  # type: ignore[arg-type]
 
 
+_LAYERS: Mapping[Operation, type[nn.Module]] = {  # the first layer of each row
+    row: kind for kind, row in reversed([*OPERATIONS.items()]) if isinstance(kind, type)
+}
+
+
 def as_layer(graph: Graph, node: fx.Node) -> nn.Module | None:
     """The layer that a node calls, or one without weights that computes the same, if any."""
     if node.op == "call_module":
         return graph.layer(node)
     operation = graph.operation(node)
-    kind, is_flatten = LAYERS.get(operation), operation.name == "flatten"
+    kind, is_flatten = _LAYERS.get(operation), operation.name == "flatten"
     apart = operation.kind in (Kind.POINTWISE, Kind.CHANNELWISE)
     if kind is None or operation.name in UNCHANGING or not (apart or is_flatten):
         return None

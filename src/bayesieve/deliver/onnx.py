@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bayesieve import __version__
-from bayesieve.assess.predict import drawn_modules, how_drawn, predict
+from bayesieve.assess.predict import how_drawn, predict
 from bayesieve.checks import check_not_negative
 from bayesieve.core.inputs import Input, as_inputs, call, one_input
 from bayesieve.core.likelihoods import Likelihood
@@ -51,6 +51,7 @@ from bayesieve.deliver.export import (
     check_arguments,
     check_same,
     delivered,
+    drawn_modules,
     first_output,
     on_cpu,
     outputs_of,

@@ -39,11 +39,11 @@ from bayesieve.core.noise import Noise, noise_of
 from bayesieve.core.posterior import Factorised
 from bayesieve.core.priors import Number, per_model
 from bayesieve.core.problem import Problem, starting_points
-from bayesieve.engines.optimisers import adabelief_
 from bayesieve.engines.scaled import (
     LayerScaled,
     Rates,
     ScaledState,
+    adabelief_,
     log_normal_gamma_kl,
     warm_start_,
     weights_kl,

@@ -29,11 +29,11 @@ from bayesieve.core.posterior_horseshoe import UnitScaled, UnitScales
 from bayesieve.core.priors import Number, member_number, per_model
 from bayesieve.core.problem import Problem, starting_points
 from bayesieve.core.workspace import statistics_names
-from bayesieve.engines.optimisers import adabelief_
 from bayesieve.engines.scaled import (
     Horseshoe,
     Rates,
     ScaledState,
+    adabelief_,
     log_normal_gamma_kl,
     warm_start_,
     weights_kl,

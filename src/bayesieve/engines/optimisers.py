@@ -1,17 +1,15 @@
-"""Adam and AdaBelief on flat tensors, written so that they fuse with the gradient they consume.
+"""Adam on flat tensors, written so that it fuses with the gradient it consumes.
 
-    Adam:       m ← β₁m + (1-β₁)g,   s ← β₂s + (1-β₂)g²,             step = lr · m̂ / (√ŝ + ε)
-    AdaBelief:  m ← β₁m + (1-β₁)g,   s ← β₂s + (1-β₂)(g - m)² + ε,   step = lr · m̂ / (√ŝ + ε)
+    m ← β₁m + (1-β₁)g,   s ← β₂s + (1-β₂)g²,   step = lr · m̂ / (√ŝ + ε)
 
-AdaBelief divides by the distance of a gradient from its forecast m. Hats mark corrected bias.
+Hats mark corrected bias.
 
 The moments of Adam may be kept in bfloat16, half the memory. A step changes s by a thousandth, less
 than a digit of bfloat16, so that rounding to the nearest would never move it: results are rounded
 up or down at random, by chances that make them right on average. The random bits are a function of
 place, step and value, so that runs repeat themselves.
 
-Reference: Kingma and Ba (2015), algorithm 1; Zhuang et al. (2020), algorithm 2, with ε = 1e-16 in
-both places.
+Reference: Kingma and Ba (2015), algorithm 1.
 """
 
 import math
@@ -24,7 +22,7 @@ from torch import Tensor
 from bayesieve.core.random import mix
 
 BETA_1, BETA_2 = 0.9, 0.999
-ADAM_EPS, ADABELIEF_EPS = 1e-8, 1e-16
+ADAM_EPS = 1e-8
 
 
 @dataclass
@@ -96,15 +94,3 @@ def adam_(
         assert pace.step is not None
         moments.first.copy_(rounded(first, pace.step))
         moments.second.copy_(rounded(second, -pace.step))
-
-
-def adabelief_(
-    parameter: Tensor, grad: Tensor, moments: Moments, pace: Pace, trained: Tensor | None = None
-) -> None:
-    """One AdaBelief step in place where `trained`."""
-    first, second = moments.first, moments.second
-    first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
-    surprise = grad - first
-    second.mul_(BETA_2).addcmul_(surprise, surprise, value=1 - BETA_2).add_(ADABELIEF_EPS)
-    step = pace.length * first / (second.sqrt() * pace.second_factor + ADABELIEF_EPS)
-    parameter.sub_(step if trained is None else step * trained)

@@ -29,9 +29,10 @@ from bayesieve.core.posterior import Posterior
 from bayesieve.core.priors import Number, NumbersOfModels, normal_kl
 from bayesieve.core.problem import Problem
 from bayesieve.core.state import Controls
-from bayesieve.engines.optimisers import Moments, Pace, adabelief_, pace_of
+from bayesieve.engines.optimisers import BETA_1, BETA_2, Moments, Pace, pace_of
 
 _HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
+ADABELIEF_EPS = 1e-16
 POINT_UNIT = 0.1  # of the steps of point parameters: the usual width of a layer
 
 
@@ -211,3 +212,20 @@ def move_(state: ScaledState[N, G], found: Gradients, scales: Tensor, rates: Rat
     bayesian = None if trained is None else trained[:, :n]
     adabelief_(state.log_std, grad_log_std, state.log_std_moments, pace, bayesian)
     return pulls
+
+
+def adabelief_(
+    parameter: Tensor, grad: Tensor, moments: Moments, pace: Pace, trained: Tensor | None = None
+) -> None:
+    """One AdaBelief step in place where `trained`: Zhuang et al. (2020), algorithm 2.
+
+    m ← β₁m + (1-β₁)g,   s ← β₂s + (1-β₂)(g - m)² + ε,   step = lr · m̂ / (√ŝ + ε)
+
+    It divides by the distance of a gradient from its forecast m.
+    """
+    first, second = moments.first, moments.second
+    first.mul_(BETA_1).add_(grad, alpha=1 - BETA_1)
+    surprise = grad - first
+    second.mul_(BETA_2).addcmul_(surprise, surprise, value=1 - BETA_2).add_(ADABELIEF_EPS)
+    step = pace.length * first / (second.sqrt() * pace.second_factor + ADABELIEF_EPS)
+    parameter.sub_(step if trained is None else step * trained)

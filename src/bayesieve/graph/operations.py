@@ -196,42 +196,12 @@ def _rows() -> dict[Any, Operation]:
     return rows
 
 
-def _named(home: Any, names: str) -> list[Any]:
+def named(home: Any, names: str) -> list[Any]:
+    """The attributes of an object of these names."""
     return [getattr(home, name) for name in names.split()]
 
 
 OPERATIONS: Mapping[Any, Operation] = _rows()
-LAYERS: Mapping[Operation, type[nn.Module]] = {  # the first layer of each row
-    row: kind for kind, row in reversed([*OPERATIONS.items()]) if isinstance(kind, type)
-}
-
-# Spellings of UNKNOWN operations. They compute their result from their arguments alone, so that a
-# file may name them (`deliver.bundle.allowed`).
-OTHERS: Spellings = (
-    *_named(nn, """
-        Bilinear MultiheadAttention GLU ConstantPad1d ConstantPad2d ConstantPad3d ReflectionPad3d
-        ReplicationPad3d PixelShuffle PixelUnshuffle
-    """),
-    *_named(F, """
-        linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm
-        instance_norm local_response_norm normalize rms_norm embedding glu softmin prelu dropout1d
-        dropout3d adaptive_max_pool1d adaptive_max_pool3d lp_pool1d lp_pool2d pixel_shuffle
-        pixel_unshuffle channel_shuffle unfold
-    """),
-    *_named(torch, """
-        addmm amin arange argmax argmin baddbmm batch_norm bitwise_and bitwise_not bitwise_or ceil
-        celu clip cumsum diff dropout einsum eq expm1 floor full full_like gather ge gt layer_norm
-        le lerp log log1p log_softmax logical_not logsumexp lt max maximum min minimum narrow ne
-        norm ones ones_like outer prod reciprocal rsub select selu stack std subtract sum swapaxes
-        tensor_split tril triu true_divide var zeros zeros_like
-    """),
-    *_named(operator, "eq ne lt le gt ge floordiv mod itruediv"),
-    *str.split("""
-        amin argmax argmin ceil clamp_ clip dim div_ double expand_as expm1 floor half log log1p
-        logsumexp long max maximum min minimum narrow new_full new_ones new_zeros norm prod
-        reciprocal reshape_as select size std sum swapaxes t tensor_split tril triu var view_as
-    """),
-)  # fmt: skip
 
 
 def operation_of(node: fx.Node, layer: nn.Module | None = None) -> Operation:

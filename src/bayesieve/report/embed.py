@@ -14,10 +14,11 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from bayesieve.assess.predict import drawn_modules, has_spread, how_drawn, predict
+from bayesieve.assess.predict import has_spread, how_drawn, predict
 from bayesieve.core.likelihoods import ClassPrediction, Prediction, RealLikelihood
 from bayesieve.core.posterior import Posterior, SparseModel, posterior_of
 from bayesieve.deliver.bundle.packing import gaps_of, places_of
+from bayesieve.deliver.export import drawn_modules
 from bayesieve.deliver.layers import (
     Activation,
     Conv,

@@ -10,8 +10,9 @@ from bayesieve.core.state import named_tensors
 from bayesieve.engines.bmr import BMR
 from bayesieve.engines.flat_vi import FlatVI
 from bayesieve.engines.map import MAP
-from bayesieve.engines.optimisers import Moments, adabelief_, adam_, pace_of, rounded
+from bayesieve.engines.optimisers import Moments, adam_, pace_of, rounded
 from bayesieve.engines.sbnn import SBNN
+from bayesieve.engines.scaled import adabelief_
 from bayesieve.engines.sgmcmc import SGHMC
 from bayesieve.training.launch import fit
 from bayesieve.training.schedule import Schedule

@@ -18,7 +18,34 @@ from bayesieve.sieve.compaction.attention import DropoutRate, HeadAttention
 from bayesieve.sieve.compaction.norms import FOLDED
 
 _LEFT_OUT = {torch.repeat_interleave, "repeat_interleave", torch.erf, "clone", "detach", "where"}
-_SPELLINGS = {*operations.OPERATIONS, *operations.OTHERS} - _LEFT_OUT
+# Spellings of UNKNOWN operations. They compute their result from their arguments alone, so that a
+# file may name them.
+_OTHERS: operations.Spellings = (
+    *operations.named(nn, """
+        Bilinear MultiheadAttention GLU ConstantPad1d ConstantPad2d ConstantPad3d ReflectionPad3d
+        ReplicationPad3d PixelShuffle PixelUnshuffle
+    """),
+    *operations.named(F, """
+        linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d batch_norm
+        instance_norm local_response_norm normalize rms_norm embedding glu softmin prelu dropout1d
+        dropout3d adaptive_max_pool1d adaptive_max_pool3d lp_pool1d lp_pool2d pixel_shuffle
+        pixel_unshuffle channel_shuffle unfold
+    """),
+    *operations.named(torch, """
+        addmm amin arange argmax argmin baddbmm batch_norm bitwise_and bitwise_not bitwise_or ceil
+        celu clip cumsum diff dropout einsum eq expm1 floor full full_like gather ge gt layer_norm
+        le lerp log log1p log_softmax logical_not logsumexp lt max maximum min minimum narrow ne
+        norm ones ones_like outer prod reciprocal rsub select selu stack std subtract sum swapaxes
+        tensor_split tril triu true_divide var zeros zeros_like
+    """),
+    *operations.named(operator, "eq ne lt le gt ge floordiv mod itruediv"),
+    *str.split("""
+        amin argmax argmin ceil clamp_ clip dim div_ double expand_as expm1 floor half log log1p
+        logsumexp long max maximum min minimum narrow new_full new_ones new_zeros norm prod
+        reciprocal reshape_as select size std sum swapaxes t tensor_split tril triu var view_as
+    """),
+)  # fmt: skip
+_SPELLINGS = {*operations.OPERATIONS, *_OTHERS} - _LEFT_OUT
 
 
 def _named(prefix: str, home: Any) -> dict[str, Any]:
