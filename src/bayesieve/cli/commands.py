@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesieve import runs
-from bayesieve.cli.console import note, print_quality, print_table
+from bayesieve.cli.console import note, print_quality, print_table, rounded
 from bayesieve.cli.flags import OF_RUNS, command
 from bayesieve.runs.arguments import Json
 from bayesieve.runs.config import plain_value
@@ -23,16 +23,6 @@ from bayesieve.runs.text import evaluation_rows, watched_lines, with_draws
 from bayesieve.text import as_bytes, as_percent, certificate_rows, sparkline
 
 _PREDICTED, _INPUTS = 5, 20  # rows shown
-
-
-def _rounded(value: Any, n: int) -> str:
-    """A number with n figures; whole numbers and words as they are.
-
-    Example:
-        >>> _rounded(0.123456, 3), _rounded(1234567, 3), _rounded("he", 3)
-        ('0.123', '1234567', 'he')
-    """
-    return f"{value:.{n}g}" if isinstance(value, float) else str(value)
 
 
 @command("demo", "demo --out runs/demo")
@@ -262,7 +252,7 @@ def verify(asked: Any, result: Json) -> None:
         "n_inputs": "inputs compared",
         "changed_predictions": "changed predictions",
     }
-    rows = [(words.get(k, k), _rounded(v, 3)) for k, v in result.items() if v is not None]
+    rows = [(words.get(k, k), rounded(v, 3)) for k, v in result.items() if v is not None]
     print_table(f"{asked.bundle} is intact", ("", ""), rows)
 
 
@@ -279,7 +269,7 @@ def predict(asked: Any, result: Json) -> None:
         rows = list(islice(csv.reader(stream), 1, 1 + _PREDICTED))
     # four figures where a cell is a number with a point
     cells = [[(text, plain_value(text)) for text in row] for row in rows]
-    shown = [[_rounded(v, 4) if isinstance(v, float) else text for text, v in row] for row in cells]
+    shown = [[rounded(v, 4) if isinstance(v, float) else text for text, v in row] for row in cells]
     print_table("", tuple(result["columns"]), shown)
     if result["n"] > _PREDICTED:
         note(f"and {result['n'] - _PREDICTED} more")
@@ -417,54 +407,14 @@ def watch(asked: Any, result: Json) -> None:
 @command("compare", "compare --data digits --epochs 20 --out runs/compare")
 def compare(asked: Any, result: Json) -> None:
     """Print two tables that fit a terminal: how good each method is, what it loses and costs."""
-    header, *rows = result["table"]
-    zeros = [i for i, name in enumerate(header) if name.endswith("zeros")]
-    costs = range(header.index("seconds"), len(header))
-    quality = [i for i in range(1, len(header)) if i not in zeros and i not in costs]
-    metric = header[zeros[0]].partition(" at ")[0] if zeros else ""
-    title = f"{metric} after pruning, and cost" if zeros else "Cost"
-    for words, columns in (("Mean over seeds", quality), (title, [*zeros, *costs])):
-        print_table(
-            words,
-            ("method", *(_short(header[i]) for i in columns)),
-            [(row[0], *(row[i].partition(" ±")[0] for i in columns)) for row in rows],
-        )
-    for sentence in result["reading"]:
-        print(f"- {sentence}")
-    for left_out in result["left_out"]:
-        print(f"- {left_out['name']} left out: {left_out['reason']}")
-    print(f"table, picture and numbers: {Path(asked.out) / 'compare.md'}")
+    from studies.terminal import print_comparison
 
-
-def _short(metric: str) -> str:
-    """A name that fits a terminal, such as 98 % for the error at 98 % zeros.
-
-    Example:
-        >>> _short("error at 98 % zeros"), _short("error under FGSM 0.1")
-        ('98 %', 'FGSM 0.1')
-    """
-    for words in ("error at ", "RMSE at ", " zeros", "error under ", "out-of-distribution "):
-        metric = metric.replace(words, "")
-    return metric
+    print_comparison(Path(asked.out), result)
 
 
 @command("sweep", "sweep --data digits --epochs 20 --trials 9 --out runs/s")
 def sweep(asked: Any, result: Json) -> None:
     """Print the front, and how to train one of it."""
-    rows = [
-        (
-            str(trial["number"]),
-            as_percent(trial["score"])
-            if result["metric"].endswith("error")
-            else f"{trial['score']:.4g}",
-            f"{trial['weights']:,}",
-            " ".join(
-                f"{name.partition('.')[2]}={_rounded(value, 3)}"
-                for name, value in trial["settings"].items()
-            ),
-        )
-        for trial in result["front"]
-    ]
-    print_table("Pareto front", ("trial", result["metric"], "weights kept", "settings"), rows)
-    front = Path(asked.out) / "front"
-    print(f"train one of them: bayesieve train --config {front}/NUMBER.json --out runs/a")
+    from studies.terminal import print_front
+
+    print_front(Path(asked.out), result)

@@ -116,6 +116,16 @@ def print_json(result: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     print(json.dumps(result))
 
 
+def rounded(value: Any, n: int) -> str:
+    """A number with n figures; whole numbers and words as they are.
+
+    Example:
+        >>> rounded(0.123456, 3), rounded(1234567, 3), rounded("he", 3)
+        ('0.123', '1234567', 'he')
+    """
+    return f"{value:.{n}g}" if isinstance(value, float) else str(value)
+
+
 def print_table(title: str, header: Row, rows: Sequence[Row], *, numbers: bool = True) -> None:
     """A table on standard output; numbers are aligned to the right, text is wrapped."""
     from rich import box

@@ -11,7 +11,6 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,10 +152,9 @@ def _declared(function: str) -> tuple[str, list[_Flag]]:
         joined = {k: v for arg in notes for k, v in vars(arg).items() if v not in (None, False)}
         found.append(_Flag(one.arg, hint, default, helps[one.arg], Arg(**joined)))
     for section, spec in all_settings() if function in _WITH_SETTINGS else ():
-        known, hint = spec.metadata, hints_of(section)[spec.name]
-        default = None if spec.default is MISSING else spec.default
-        shown = Arg(metavar=known["metavar"], alias=known["alias"])
-        found.append(_Flag(word_of(spec), hint, default, known["help"], shown, _PANELS[section]))
+        name, hint, known = word_of(spec), hints_of(section)[spec.name], spec.metadata
+        panel = _PANELS[section]
+        found.append(_Flag(name, hint, spec.default, known["help"], known["arg"], panel))
     return about, found
 
 

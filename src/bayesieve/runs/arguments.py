@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
@@ -21,6 +20,7 @@ from bayesieve.checks import (
     check_positive,
 )
 from bayesieve.errors import UsageError
+from bayesieve.runs.config import Arg as Arg
 from bayesieve.runs.config import RunConfig, check_threads, choices_of, kinds_of
 from bayesieve.runs.config import Score as Score
 
@@ -28,25 +28,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 # The command line that is under way, for records; None in Python.
 COMMAND_LINE: ContextVar[str | None] = ContextVar("COMMAND_LINE", default=None)
-
-
-@dataclass(frozen=True)
-class Arg:
-    """Annotation of an argument beside its type.
-
-    Args:
-        check: function of `bayesieve.checks` that a value must pass.
-        positional: whether the command line takes it by position, not as a flag.
-        metavar: name of the value in the help.
-        alias: second name of the flag.
-        word: name of the flag, if it is not the argument's.
-    """
-
-    check: Callable[..., None] | None = None
-    positional: bool = False
-    metavar: str | None = None
-    alias: str | None = None
-    word: str | None = None
 
 
 def _check_draws(who: str, **values: str | int) -> None:

@@ -152,7 +152,7 @@ def verify(
         trust: Import the factory of a network module:... that a run or file names, if it is
             unchanged; a run's stored graph is used unless given.
     """
-    path, against = Path(bundle), against
+    path = Path(bundle)
     if not is_bundle_folder(path):
         raise UsageError(f"{path} is a run folder; give a bundle, and the run as `against`.")
     stored = read_bundle(path)
@@ -262,7 +262,7 @@ def export(
         trust: Import the factory of a network module:... that a run or file names, if it is
             unchanged; a run's stored graph is used unless given.
     """
-    source, out, to, samples = Path(source), Path(out), to, samples
+    source, out = Path(source), Path(out)
     if samples and to != "onnx":
         raise UsageError("`samples` is for `to=onnx`.")
     if prepared and to != "onnx":

@@ -37,38 +37,39 @@ _WORDS = {
 Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
 
 
-def setting(
-    help: str,
-    default: Any = None,
-    *,
-    word: str | None = None,
-    alias: str | None = None,
-    metavar: str | None = None,
-    check: Callable[..., None] | None = None,
-) -> Any:
-    """A dataclass field that is a flag.
+@dataclass(frozen=True)
+class Arg:
+    """What an argument of a command or a setting of a run is, beside its type.
 
     Args:
-        help: one line for the command line and for the docstring.
-        default: its value unless given; MISSING where it must be.
-        word: its name as an argument, if it is not the field's.
-        alias: second name.
-        metavar: name of the value in the help.
         check: function of `bayesieve.checks` that a value must pass.
+        positional: whether the command line takes it by position, not as a flag.
+        metavar: name of the value in the help.
+        alias: second name of the flag.
+        word: name of the flag, if it is not the argument's.
     """
-    about = {"help": help, "word": word, "alias": alias, "metavar": metavar, "check": check}
-    return field(default=default, metadata=about)
+
+    check: Callable[..., None] | None = None
+    positional: bool = False
+    metavar: str | None = None
+    alias: str | None = None
+    word: str | None = None
+
+
+def setting(help: str, default: Any = None, **about: Any) -> Any:
+    """A dataclass field that is a flag, with a line of help; `about` are arguments of `Arg`."""
+    return field(default=default, metadata={"help": help, "arg": Arg(**about)})
 
 
 def word_of(spec: Field[Any]) -> str:
     """The name of a field as an argument of a command; its flag has dashes."""
-    return spec.metadata.get("word") or spec.name
+    return spec.metadata["arg"].word or spec.name
 
 
 def check_values(who: str, settings: Any) -> None:
     """Raise where a value does not pass the check of its field."""
     for spec in fields(settings):
-        value, check = getattr(settings, spec.name), spec.metadata.get("check")
+        value, check = getattr(settings, spec.name), spec.metadata["arg"].check
         if check is not None and value is not None:
             check(who, **{word_of(spec): value})
 
@@ -389,7 +390,7 @@ def keywords() -> dict[str, tuple[str, str]]:
     return {
         word: (section, spec.name)
         for section, spec in all_settings()
-        for word in (word_of(spec), spec.metadata["alias"])
+        for word in (word_of(spec), spec.metadata["arg"].alias)
         if word is not None
     }
 

@@ -56,7 +56,6 @@ def report(
         trust: Import the factory of a network module:... that a run or file names, if it is
             unchanged; a run's stored graph is used unless given.
     """
-    runs, out, data = runs, out, data
     if out is None and len(runs) > 1:
         raise UsageError("give the page of several runs a place: -o report.html.")
     if not 2 <= points <= 250:

@@ -66,7 +66,6 @@ def attack(
         trust: Import the factory of a network module:... that a run or file names, if it is
             unchanged; a run's stored graph is used unless given.
     """
-    samples, seed = samples, seed
     wanted = _wanted({"fgsm": fgsm, "pgd": pgd}, shift)
     folder, home = RunFolder(Path(run)), RunFolder(Path(out or run))
     likelihood = folder.read_config().net.likelihood

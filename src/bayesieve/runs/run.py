@@ -358,7 +358,7 @@ def evaluate(
         trust: Import the factory of a network module:... that a run or file names, if it is
             unchanged; a run's stored graph is used unless given.
     """
-    split, seed, n_samples = split, seed, n_samples_of(samples)
+    n_samples = n_samples_of(samples)
     opened = load(run, member=member, device=device, trust=trust)
     model = opened.pooled() if n_samples != 0 and member is None else opened.model
     examples = {"test": opened.data.test, "train": opened.train, "val": opened.held_out}[split]

@@ -37,7 +37,7 @@ def demo(
         seed: Seed of both trainings.
         force: Replace the run in `out`.
     """
-    folder, epochs, seed = RunFolder(Path(out)), epochs, seed
+    folder = RunFolder(Path(out))
     force = force or (folder.listed() is not None and folder.made_by("demo"))
     folder.check_free(force=force)
     note("digits: 1,797 handwritten digits of 8x8 pixels, network 64-100-50-10")

@@ -10,7 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -44,7 +44,7 @@ from bayesieve.runs.arguments import (
 )
 from bayesieve.runs.build import absolute_paths, build_network, check_varied, described_net
 from bayesieve.runs.bundle import compact, write_form
-from bayesieve.runs.config import RunConfig, from_keywords
+from bayesieve.runs.config import DataConfig, RunConfig, from_keywords
 from bayesieve.runs.folder import RunFolder, check_out
 from bayesieve.runs.learn import write_results
 from bayesieve.runs.owned import OwnedFolder
@@ -55,38 +55,26 @@ from bayesieve.text import markdown_table
 LEAST_ROWS = 20
 _DRAWS = 32  # that say how sure an importance is
 _FOLDS = 10
-_TEST_FRACTION = 0.2
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A table: arguments that `fit_table` and `select` share."""
+def _read(table: DataConfig, *, counts: bool = False) -> RawTable:
+    """Read a table as its file has it."""
+    kind, _, file = (table.name or "").partition(":")
+    task = table.task or ("regression" if counts else None)
+    return read_table(
+        kind, Path(file), target=table.target, task=task, drop=table.drop,
+        test_fraction=table.test_fraction, seed=table.seed,
+    )  # fmt: skip
 
-    file: Path
-    target: str
-    task: Task | None
-    missing: Missing
-    drop: Sequence[str]
-    date_parts: bool
-    seed: int
 
-    def read(self, test_fraction: float, *, counts: bool = False) -> RawTable:
-        """Read the table as its file has it."""
-        kind, _, _ = _name(self.file).partition(":")
-        task = self.task or ("regression" if counts else None)
-        return read_table(
-            kind, self.file, target=self.target, task=task, drop=self.drop,
-            test_fraction=test_fraction, seed=self.seed,
-        )  # fmt: skip
-
-    def encoded(self, raw: RawTable, *, counts: bool = False) -> DataSet:
-        """The standardised table, or one line on why nothing can be learned from it."""
-        data = encode_table(raw, missing=self.missing, dates=self.date_parts, counts=counts)
-        n = len(data.train) + len(data.test)
-        if n < LEAST_ROWS:
-            raise DataError(f"{raw.who}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
-        check_varied(data, data.train)
-        return data
+def _encoded(table: DataConfig, raw: RawTable, *, counts: bool = False) -> DataSet:
+    """The standardised table, or one line on why nothing can be learned from it."""
+    data = encode_table(raw, missing=table.missing, dates=table.date_parts, counts=counts)
+    n = len(data.train) + len(data.test)
+    if n < LEAST_ROWS:
+        raise DataError(f"{raw.who}: at least {LEAST_ROWS} rows are needed, got {n}. Add some.")
+    check_varied(data, data.train)
+    return data
 
 
 def _name(file: Path) -> str:
@@ -158,8 +146,11 @@ def fit_table(
     if same_place(bundle, folder.path):
         raise UsageError("`out` and `report` must be different folders.")
     counts = likelihood is not None and not likelihood_class(likelihood).standardised
-    table = _Source(file, target, task, missing, drop, date_parts, seed)
-    read = table.encoded(table.read(test_fraction, counts=counts), counts=counts)
+    table = DataConfig(
+        _name(file), target, task, missing=missing, drop=tuple(drop), date_parts=date_parts,
+        test_fraction=test_fraction, seed=seed, center=False,
+    )  # fmt: skip
+    read = _encoded(table, _read(table, counts=counts), counts=counts)
     settings: Json = {}
     for word, value, kind in (
         ("likelihood", likelihood, "regression"),
@@ -182,7 +173,7 @@ def fit_table(
     seconds = time.perf_counter() - started
     with folder.locked():
         folder.begin(force=force, flag="`report`")
-        config = _run_config(table, test_fraction, engine, model)
+        config = _run_config(table, engine, model)
         folder.create(config, "fit-table", file=file.name)
         lines = [json.dumps(row) + "\n" for row in model.history_]
         folder.write("metrics.jsonl", "".join(lines))
@@ -216,23 +207,12 @@ def fit_estimator(data: DataSet, seed: int, **settings: Any) -> SieveRegressor |
     return SieveClassifier(**settings).partial_fit(x, y, classes=classes)
 
 
-def _run_config(
-    table: _Source, test_fraction: float, name: str, model: SieveRegressor | SieveClassifier
-) -> RunConfig:
+def _run_config(table: DataConfig, name: str, model: SieveRegressor | SieveClassifier) -> RunConfig:
     """The settings an estimator was fitted with, in the words of config.json."""
     fitted = model.settings_
     engine: Any = fitted.engine
     schedule, pruning = fitted.schedule, fitted.pruning
     values = {
-        "data": _name(table.file),
-        "target": table.target,
-        "task": table.task,
-        "missing": table.missing,
-        "drop": tuple(table.drop),
-        "date_parts": table.date_parts,
-        "test_fraction": test_fraction,
-        "data_seed": table.seed,
-        "center": False,
         "net": _net_name(fitted),
         "engine": name,
         "lr": engine.lr,
@@ -256,7 +236,7 @@ def _run_config(
     if pruning is not None:
         values |= {"zeros": pruning.zeros, "score": pruning.score}
         values |= {"prune_start": pruning.start, "prune_end": pruning.end}
-    config = from_keywords(values)
+    config = from_keywords(values, RunConfig(table))
     net = described_net(config.net, model.posterior_.network.likelihood)
     return absolute_paths(replace(config, net=net))
 
@@ -349,11 +329,14 @@ def select(
         raise UsageError(f"`bootstrap` must be 0, or 2 or more, got {bootstrap}.")
     folder = SelectionFolder(Path(report or f"{file.stem}-selection"))
     folder.check_free(force=force, flag="`report`")
-    table = _Source(file, target, task, missing, drop, date_parts, seed)
-    raw = table.read(_TEST_FRACTION)
+    table = DataConfig(
+        _name(file), target, task, missing=missing, drop=tuple(drop), date_parts=date_parts,
+        seed=seed,
+    )  # fmt: skip
+    raw = _read(table)
     with warnings.catch_warnings():  # the selector makes the same remarks
         warnings.simplefilter("ignore", UserWarning)
-        read = table.encoded(raw)
+        read = _encoded(table, raw)
     if len(raw.frame.columns) < 2:
         raise DataError(f"{file}: one input leaves nothing to select. Add columns.")
     torch.set_num_threads(1)  # the fastest for networks of this size

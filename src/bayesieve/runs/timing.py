@@ -48,7 +48,6 @@ def profile(
         trust: Import the factory of a network module:... that a run or file names, if it is
             unchanged; a run's stored graph is used unless given.
     """
-    clock, threads, rounds = clock, threads, rounds
     torch.set_num_threads(threads)
     candidates: dict[str, Candidate] = {}
     files: dict[str, Path] = {}
