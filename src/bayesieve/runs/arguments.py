@@ -87,29 +87,26 @@ def plain(hint: Any) -> tuple[Any, list[Arg]]:
     return united, [arg for _, about in parts for arg in about]
 
 
-def check_arguments(who: str, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Raise where a value is none of its choices, does not pass its check, or is an empty path."""
-    for name, value in values.items():
-        hint, about = plain(hints.get(name))
-        if value == "" and Path in kinds_of(hint):
-            raise UsageError(f"{who}: `{name}` is empty; give a name.")
-        if value is None:
-            continue
-        if choices := choices_of(hint):
-            check_choice(who, name, value, choices)
-        for check in (arg.check for arg in about if arg.check is not None):
-            check(who, **{name: value})
-
-
 def command(function: Callable[P, R]) -> Callable[P, R]:
-    """Check the arguments of a command before it begins."""
+    """Check the arguments of a command before it begins.
+
+    Each must be one of its choices, pass its check, and be no empty path.
+    """
     signature, who = inspect.signature(function), function.__name__.replace("_", "-")
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = signature.bind(*args, **kwargs).arguments
         hints = get_type_hints(function, include_extras=True)
-        check_arguments(who, hints, {name: v for name, v in given.items() if name != "settings"})
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            hint, about = plain(hints[name])
+            if value == "" and Path in kinds_of(hint):
+                raise UsageError(f"{who}: `{name}` is empty; give a name.")
+            if value is None or name == "settings":
+                continue
+            if choices := choices_of(hint):
+                check_choice(who, name, value, choices)
+            for check in (arg.check for arg in about if arg.check is not None):
+                check(who, **{name: value})
         return function(*args, **kwargs)
 
     return checked

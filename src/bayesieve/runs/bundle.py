@@ -23,7 +23,7 @@ from bayesieve.deliver.bundle.writing import architecture_source
 from bayesieve.errors import UsageError, VerificationError
 from bayesieve.files import same_place, sha256
 from bayesieve.runs.arguments import ARGUMENT, Arg, Json, Place, WholeNumber, command
-from bayesieve.runs.config import RECORD, to_dict
+from bayesieve.runs.config import to_dict
 from bayesieve.runs.folder import (
     RunFolder,
     check_out,
@@ -100,7 +100,7 @@ def compact(
         example=test.x[:1],
         posterior=sparse.posterior if posterior else None,
         sparse=sparse,
-        thresholds=source.read("config.json").get(RECORD, {}).get("rule"),
+        thresholds=source.record.get("rule"),
         metrics={**result, "compaction": short},
         **_origin(opened),
         force=force,

@@ -26,7 +26,7 @@ from bayesieve.files import parse_json, sha256
 from bayesieve.nets.importing import is_factory, source_file
 from bayesieve.runs.arguments import Json
 from bayesieve.runs.build import build_likelihood, build_network
-from bayesieve.runs.config import RECORD, RunConfig
+from bayesieve.runs.config import RunConfig
 from bayesieve.runs.folder import NETWORK, RunFolder
 from bayesieve.runs.text import note
 
@@ -68,8 +68,7 @@ def factory_record(name: str | None, source: RunFolder | None = None) -> Json:
     if name is None or not is_factory(name):
         return {}
     if source is not None:
-        record = source.read("config.json").get(RECORD)
-        stored = record.get(_FACTORY) if isinstance(record, dict) else None
+        stored = source.record.get(_FACTORY)
         return {_FACTORY: stored} if isinstance(stored, dict) else {}
     file = source_file(name)
     return {} if file is None else {_FACTORY: {"file": file.name, "sha256": sha256(file)}}

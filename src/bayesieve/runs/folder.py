@@ -81,10 +81,7 @@ class RunFolder(OwnedFolder):
 
     def made_by(self, command: str) -> bool:
         """Return whether a run of this command lies here."""
-        if not (self.path / "config.json").is_file():
-            return False
-        record = self.read("config.json").get(RECORD, {})
-        return isinstance(record, dict) and record.get("command") == command
+        return (self.path / _ABOUT_RUN).is_file() and self.record.get("command") == command
 
     def holds(self) -> str | None:
         """A finished or an unfinished run, in words; None if nothing of ours lies here."""
@@ -141,6 +138,12 @@ class RunFolder(OwnedFolder):
             raise UsageError(f"{self.path} is not a run folder: it has no {name}.")
         check_limit(file, "json", file.stat().st_size, "bytes of JSON")
         return parse_json(file, self.read_bytes(name), constants=True)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """How the run was made, as config.json says; empty where it does not."""
+        record = self.read(_ABOUT_RUN).get(RECORD)
+        return record if isinstance(record, dict) else {}
 
     def history(self) -> list[dict[str, Any]]:
         """The numbers of every epoch so far."""

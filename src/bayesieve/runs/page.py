@@ -19,7 +19,7 @@ from bayesieve.report.page import page
 from bayesieve.report.source import Limits, Source
 from bayesieve.runs.arguments import ARGUMENT, Arg, Count, Json, Place, command
 from bayesieve.runs.bundle import provenance
-from bayesieve.runs.config import RECORD, all_settings
+from bayesieve.runs.config import all_settings
 from bayesieve.runs.folder import PAGE, RunFolder
 from bayesieve.runs.run import load_finished, parent_of, usual_score
 from bayesieve.runs.text import note
@@ -206,7 +206,7 @@ def read_source(
         trust: whether to import the factory that a run names, if its file is unchanged.
     """
     run = load_finished(folder, device, trust=trust)
-    record = folder.read("config.json").get(RECORD, {})
+    record = folder.record
     metrics = folder.read("metrics.json")
     before, name = parent_of(run, compared, device=device, trust=trust)
     config, data, members = run.config, run.data, run.models(_MOST_MEMBERS)

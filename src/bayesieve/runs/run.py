@@ -50,7 +50,7 @@ from bayesieve.runs.build import (
     load_weights,
     split_off,
 )
-from bayesieve.runs.config import RECORD, RunConfig
+from bayesieve.runs.config import RunConfig
 from bayesieve.runs.consent import network_of
 from bayesieve.runs.folder import CERTIFICATE, RunFolder, is_bundle_folder
 from bayesieve.runs.text import warn
@@ -203,8 +203,7 @@ def names_of(data: DataSet) -> Json:
 
 def check_names(folder: RunFolder, data: DataSet) -> None:
     """Raise where the data have other classes or columns, or others first, than the run's had."""
-    record = folder.read("config.json").get(RECORD)
-    stored = record.get(_NAMES) if isinstance(record, dict) else None
+    stored = folder.record.get(_NAMES)
     for what, now in names_of(data)[_NAMES].items():
         then = stored.get(what) if isinstance(stored, dict) else None
         if not isinstance(then, list) or now is None or list(now) == then:
@@ -274,7 +273,7 @@ def parent_of(
         return other.model, f"run {compared.path.resolve().name}"
     if (folder.path / BEFORE).is_file():
         return load_model(folder.path / BEFORE, network), "dense"
-    record = folder.read("config.json").get(RECORD, {})
+    record = folder.record
     source = Path(str(record.get("source", "")))
     if record.get("command") == "prune" and (source / "posterior.safetensors").is_file():
         return load_model(source / "posterior.safetensors", network), "before pruning"
