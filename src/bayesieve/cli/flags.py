@@ -21,7 +21,6 @@ import typer
 from bayesieve import runs
 from bayesieve.cli import ended_at_once, uncollected
 from bayesieve.cli.console import FLAGS, JsonFlag, heartbeat, print_json, with_flags
-from bayesieve.cli.layout import HelpAll
 from bayesieve.environment import is_shared, rank_of_process
 from bayesieve.errors import UsageError
 from bayesieve.runs import arguments
@@ -46,6 +45,21 @@ _PANELS = {
 _METAVARS = {int: "N", float: "NUMBER", str: "TEXT"}
 _MOST_METAVAR = 32
 _WITH_SETTINGS = ("train", "sweep")
+
+
+def _show_all(ctx: typer.Context, asked: bool) -> None:
+    if asked:
+        ctx.params["help_all"] = True
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", help="Show every option and exit.", callback=_show_all, is_eager=True
+    ),
+]  # fmt: skip
 
 Show = Callable[[Any, Json], None]  # of what was asked and the result
 _Commands = list[tuple[Callable[..., None], str]]  # with an example of each, in order of help

@@ -1,4 +1,4 @@
-"""The entry point: commands, and the exit codes of those that fail.
+"""The entry point: commands, their help, and the exit codes of those that fail.
 
 Exit codes follow the kind of error. 2, the command was called wrongly: `UsageError`, ValueError and
 TypeError, which the library raises for arguments. 1, the call was right but the work failed: the
@@ -17,16 +17,30 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from bayesieve.cli import commands as commands  # makes them
 from bayesieve.cli import signals_to, stopped_by
 from bayesieve.cli.console import remarks_shown, with_flags
 from bayesieve.cli.flags import COMMANDS, OF_RUNS
-from bayesieve.cli.layout import Command, Group
 from bayesieve.cli.others import OTHERS, data_app, version
 from bayesieve.cli.scratch import scratch_app
 from bayesieve.errors import BayesieveError, UsageError, out_of_memory, shortage
 
+# Options that `--help` shows of commands with a flag for every setting; `--help-all` has the rest.
+USUAL = frozenset(
+    {"--data", "--target", "--net", "--engine", "--epochs", "--batch-size", "--lr", "--zeros",
+     "--seed", "--device", "--out", "--resume", "--dry-run", "--trials", "--json", "--help",
+     "--help-all"}
+)  # fmt: skip
+# Groups of commands, in the order of the help.
+GROUPS = {
+    "Start": ("demo", "data", "doctor", "version", "scratch"),
+    "Train": ("train", "watch", "fit-table", "select", "compare", "sweep", "runs"),
+    "Sieve": ("prune", "sieve", "compact"),
+    "Deliver": ("export", "predict", "verify", "profile"),
+    "Evidence": ("report", "open", "evaluate", "certify", "attack", "reproduce"),
+}
 TRACEBACK_VARIABLE = "BAYESIEVE_TRACEBACK"
 _ELSEWHERE = "; choose a folder that you may write to"
 _REMEDIES = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "; make room and try again")
@@ -59,8 +73,41 @@ def _stoppable() -> Iterator[list[_Stopped]]:
         yield came
 
 
-class _Guarded(Group):
-    """Turns the library's errors into one line and an exit code."""
+class Command(TyperCommand):
+    """A command whose help has one list per group of options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, then the options by group."""
+        short = "help_all" in {p.name for p in self.params} and not ctx.params.get("help_all")
+        groups: dict[str, list[tuple[str, str]]] = {}
+        hidden = 0
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is None:
+                continue
+            if short and not USUAL & {*param.opts}:
+                hidden += 1
+                continue
+            usual = "Options" if param.param_type_name == "option" else "Arguments"
+            panel = None if short else getattr(param, "rich_help_panel", None)
+            groups.setdefault(panel or usual, []).append(record)
+        for title in sorted(groups, key=lambda name: name != "Arguments"):
+            _write(formatter, title, groups[title])
+        if hidden:
+            more = f"{hidden} more options: {ctx.command_path} --help-all"
+            formatter.write_paragraph()
+            formatter.write_text(more)
+
+
+class _Guarded(TyperGroup):
+    """Turns the library's errors into one line and an exit code; its help lists groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of each group, with the first sentence of their help, whole."""
+        for title, names in GROUPS.items():
+            texts = {name: self.commands[name].help or "" for name in names}
+            rows = [(name, " ".join(s.partition("\n\n")[0].split())) for name, s in texts.items()]
+            _write(formatter, title, rows)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options before the command."""
@@ -92,6 +139,11 @@ class _Guarded(Group):
             if code is None or asked:
                 raise
             _leave(with_flags(_message(error)), code)
+
+
+def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+    with formatter.section(title):
+        formatter.write_dl(rows)
 
 
 def exit_code(error: Exception) -> int | None:

@@ -10,8 +10,7 @@ import pytest
 import typer
 
 from bayesieve import __version__
-from bayesieve.cli.layout import GROUPS
-from bayesieve.cli.main import app
+from bayesieve.cli.main import GROUPS, app
 from commands import ok
 
 SRC = Path(__file__).parents[3] / "src"
