@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bayesieve.errors import UsageError
 from bayesieve.files import write_atomically
 from bayesieve.training.progress import Progress, Row
 
@@ -208,9 +209,8 @@ def log_classes(names: Sequence[str]) -> list[type[Log]]:
         ['CsvLog']
     """
     chosen = dict.fromkeys(name.strip() for name in names)
-    unknown = [name for name in chosen if name not in LOGS]
-    if unknown:
-        raise ValueError(f"`log` must be one of {', '.join(LOGS)}, got {unknown[0]!r}.")
+    if unknown := [name for name in chosen if name not in LOGS]:
+        raise UsageError(f"`log` must be one of {', '.join(LOGS)}, got {unknown[0]!r}.")
     for name in chosen:
         LOGS[name].check_installed()
     return [LOGS[name] for name in chosen]

@@ -44,8 +44,9 @@ from bayesieve.runs.config import (
     RunConfig,
     ScheduleConfig,
     TrainingConfig,
+    all_settings,
     argument_of,
-    check_values,
+    word_of,
 )
 from bayesieve.runs.memory import MemoryNeed, memory_need
 from bayesieve.sieve.schedule import GradualPruning, GradualUnits
@@ -411,8 +412,10 @@ def resolve_pruning(config: PruningConfig, engine: EngineConfig) -> PruningConfi
 
 def check_settings(config: RunConfig) -> None:
     """Raise for numbers that no data or network could make right."""
-    for section in vars(config).values():
-        check_values("train", section)
+    for section, spec in all_settings():
+        value, check = getattr(getattr(config, section), spec.name), spec.metadata["arg"].check
+        if check is not None and value is not None:
+            check("train", **{word_of(spec): value})
     if config.training.distill is None and config.training.distill_epochs is not None:
         raise UsageError("`distill_epochs` needs `distill`, the number of teachers.")
 

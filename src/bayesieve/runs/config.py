@@ -66,14 +66,6 @@ def word_of(spec: Field[Any]) -> str:
     return spec.metadata["arg"].word or spec.name
 
 
-def check_values(who: str, settings: Any) -> None:
-    """Raise where a value does not pass the check of its field."""
-    for spec in fields(settings):
-        value, check = getattr(settings, spec.name), spec.metadata["arg"].check
-        if check is not None and value is not None:
-            check(who, **{word_of(spec): value})
-
-
 def check_threads(who: str, **values: int) -> None:
     """Raise unless every value is a whole number from 1 to the number of processors.
 

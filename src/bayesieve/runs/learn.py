@@ -119,7 +119,8 @@ def train(
         return {}
     if not (resumed or dry_run):
         folder.check_free(inputs_of(wanted), force=force)
-    logged = _logs_of(log, tensorboard=tensorboard)
+    names = log.split(",") if isinstance(log, str) else [*(log or ())]
+    logged = log_classes([*names, *(["tensorboard"] if tensorboard else [])])
     plan = make_plan(wanted)
     need, at_once = _memory_of(plan) if dry_run or is_large(plan) else (None, None)
     if dry_run:
@@ -156,15 +157,6 @@ def train(
 
             add_page(folder, str(plan.device), trust=trust)
         return result
-
-
-def _logs_of(log: str | Sequence[str] | None, *, tensorboard: bool) -> list[type[Log]]:
-    """The logs that were asked for, each once; a missing one is an error before any work."""
-    names = log.split(",") if isinstance(log, str) else [*(log or ())]
-    try:
-        return log_classes([*names, *(["tensorboard"] if tensorboard else [])])
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def as_config(config: Config) -> RunConfig:
