@@ -35,7 +35,7 @@ from bayesieve.assess.predict import ClassPrediction
 from bayesieve.core.likelihoods import Categorical
 from bayesieve.core.posterior import Posterior
 from bayesieve.nets import mlp
-from bayesieve.uncertainty.ranking import auroc
+from bayesieve.uncertainty.calibration import auroc
 from studies.harness import Run, make_row, seeded, study_parser
 
 SHOWN = ("5-9", "mnist", "fashion-mnist", "letters", "noise")

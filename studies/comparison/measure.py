@@ -28,7 +28,7 @@ from bayesieve.errors import UnsupportedModelError
 from bayesieve.runs.config import Floats, convert
 from bayesieve.sieve.rules import fewest_kept, keep_zeros
 from bayesieve.training.launch import fit
-from bayesieve.uncertainty.ranking import auroc
+from bayesieve.uncertainty.calibration import auroc
 from bayesieve.uncertainty.robustness import Attacked, fgsm_curve
 from studies.comparison.budget import Compare
 from studies.comparison.methods import DROPOUT, Method, dropout_draws, with_dropout

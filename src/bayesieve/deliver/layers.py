@@ -205,7 +205,7 @@ class Call(Layer):
         return self.function(x)
 
 
-def run_layers(layers: Sequence[Layer], x: Tensor) -> Tensor:
+def run_layers(layers: Sequence[Callable[[Tensor], Tensor]], x: Tensor) -> Tensor:
     """Run layers one after another in torch, on inputs (n, ...)."""
     with torch.no_grad():
         for layer in layers:

@@ -14,8 +14,8 @@ from bayesieve.data import DataSet
 from bayesieve.report.inputs import shown
 from bayesieve.report.packing import Json, pack, rounded, short, spread_out
 from bayesieve.report.source import Limits, Source
+from bayesieve.uncertainty.calibration import rank_histogram, risk_coverage
 from bayesieve.uncertainty.familiarity import Familiarity
-from bayesieve.uncertainty.ranking import rank_histogram, risk_coverage
 
 _MOST_POINTS = 200  # of a risk-coverage curve
 _SHARES = torch.linspace(0, 1, 101, dtype=torch.float64)

@@ -23,8 +23,8 @@ from bayesieve.assess.paired import (
 )
 from bayesieve.core.likelihoods import ClassPrediction, Gaussian, RealPrediction
 from bayesieve.runs.certificate import Tolerances, certify, compare_predictions, mcnemar
+from bayesieve.uncertainty.calibration import risk_coverage
 from bayesieve.uncertainty.familiarity import Familiarity
-from bayesieve.uncertainty.ranking import risk_coverage
 from commands import call, ok, refused
 from problems import normal, seeded
 

@@ -18,8 +18,8 @@ from bayesieve.deliver.bundle import read_bundle, save_bundle
 from bayesieve.deliver.onnx import export_onnx, read_onnx
 from bayesieve.deliver.serving import bundle_columns, onnx_columns, predict_bundle
 from bayesieve.errors import DamagedFileError
+from bayesieve.uncertainty.calibration import auroc
 from bayesieve.uncertainty.familiarity import FILE, Familiarity, unavailable
-from bayesieve.uncertainty.ranking import auroc
 from commands import as_json, ok
 from problems import normal32, seeded
 from zoo import built

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from bayesieve.uncertainty.ranking import auroc, risk_coverage
+from bayesieve.uncertainty.calibration import auroc, risk_coverage
 
 levels = st.lists(st.integers(0, 4).map(float), min_size=1, max_size=12)
 

@@ -288,18 +288,11 @@ class _Network:
 
     def on_tensor(self, x: Tensor) -> Tensor:
         """Outputs, (n, ...), of inputs, (n, ...), without gradients."""
-        return _run(self.stages, x)
+        return run_layers(self.stages, x)
 
     def wanted(self, module: nn.Module, x: Tensor) -> Tensor:
         """Compute the outputs to check against: of the module, or of its twin in 8 bits."""
-        return _run(self.twin or [module], x)
-
-
-def _run(stages: Sequence[Stage], x: Tensor) -> Tensor:
-    with torch.no_grad():
-        for stage in stages:
-            x = stage(x)
-    return x
+        return run_layers(self.twin or [module], x)
 
 
 def _skipping(
