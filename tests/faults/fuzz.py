@@ -48,7 +48,6 @@ from bayesieve.errors import BayesieveError
 from bayesieve.runs.config import read_config
 from bayesieve.runs.folder import NETWORK, RunFolder
 from bayesieve.runs.owned import MARKER
-from bayesieve.runs.page import _history
 from bayesieve.training.checkpoint import read_checkpoint
 from bayesieve.uncertainty.familiarity import Familiarity
 from commands import write_table
@@ -416,7 +415,7 @@ def _run_of(path):
 
 
 def _history_of(path):
-    return _history(RunFolder(path.parent))
+    return RunFolder(path.parent).history()
 
 
 # -------------------------------------------------------------------------------------------- cases
