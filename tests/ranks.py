@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import bayesieve.data.streams  # noqa: F401 - so that `Problem` reads a Dataset
 from bayesieve.core.noise import WeightNoise
 from bayesieve.core.priors import Normal
 from bayesieve.core.reading import with_data
