@@ -39,7 +39,7 @@ Score = Literal["snr", "inclusion", "evidence", "magnitude", "second-moment"]
 
 @dataclass(frozen=True)
 class Arg:
-    """What an argument of a command or a setting of a run is, beside its type.
+    """Description of an argument of a command or of a setting of a run.
 
     Args:
         check: function of `bayesieve.checks` that a value must pass.

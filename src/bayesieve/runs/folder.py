@@ -141,7 +141,7 @@ class RunFolder(OwnedFolder):
 
     @property
     def record(self) -> dict[str, Any]:
-        """How the run was made, as config.json says; empty where it does not."""
+        """Return how the run was made, from config.json; empty if it is not there."""
         record = self.read(_ABOUT_RUN).get(RECORD)
         return record if isinstance(record, dict) else {}
 
