@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -16,8 +15,6 @@ from bayesieve.core.problem import Problem
 from bayesieve.core.state import restore_, snapshot
 from bayesieve.core.workspace import Workspace
 from bayesieve.engines import Engine
-
-_LARGEST_COUNTED = (32 << 20) - (1 << 16)  # bytes of a block, by which glibc sets its bounds
 
 # One step on a batch on the problem's device: the places of its examples, (n,) or (k, n), or, of a
 # stream, the examples. The metrics, of shape (k,) each, are valid until the next call.
@@ -117,7 +114,6 @@ def fast_kernels(device: torch.device) -> Iterator[None]:
     Steps of one shape repeat thousands of times, so trying cuDNN's algorithms once pays at once.
     """
     if device.type != "cuda":
-        keep_freed_memory()
         yield
         return
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
@@ -128,14 +124,3 @@ def fast_kernels(device: torch.device) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.benchmark = before[1]
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep what a step frees, gradients and activations, for the next step.
-
-    glibc gives freed memory back to the system beyond twice the largest block it has mapped and
-    freed so far, up to blocks of 32 MiB (M_MMAP_THRESHOLD in mallopt(3)). Every page that comes
-    back takes .3 to 3 µs, a quarter of a step in a virtual machine. A block of that size, freed
-    before anything is written to it, takes no memory and raises the bound to 64 MiB.
-    """
-    np.empty(_LARGEST_COUNTED, np.uint8)

@@ -132,7 +132,7 @@ def test_populations_of_plain_layers_on_own_rows_train_in_bfloat16_too():
 def test_memory_that_a_step_frees_is_kept_for_the_next():
     script = """
 import resource, torch
-from bayesieve.fast.stepper import keep_freed_memory
+from bayesieve.core.workspace import keep_freed_memory
 keep_freed_memory()
 for _ in range(10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
