@@ -52,6 +52,7 @@ class Traits:
 
 TWINS: dict[str, Callable[..., Any]] = {}  # by name; importing `fast.twins` fills it
 _TRAITS: dict[Any, Traits] = {}
+_UNDECORATED = Traits()
 
 
 def kernel(twin: str = "", **traits: bool) -> Callable[[F], F]:
@@ -74,7 +75,7 @@ def kernel(twin: str = "", **traits: bool) -> Callable[[F], F]:
 
 def traits_of(function: Callable[..., Any]) -> Traits:
     """Return the traits of a function; one that is not decorated is compiled, and has no twin."""
-    return _TRAITS.get(function, Traits())
+    return _TRAITS.get(function, _UNDECORATED)
 
 
 def by_twin(function: F, otherwise: Callable[[], F] | None = None) -> F:

@@ -44,6 +44,7 @@ class Machine(Backend):
     native: bool = False
     whole: bool = False
     _made: dict[Any, Callable[..., Any]] = field(default_factory=dict, compare=False, repr=False)
+    _twins: dict[Any, Callable[..., Any]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def dense(self) -> bool:  # type: ignore[override]
@@ -52,9 +53,11 @@ class Machine(Backend):
 
     def run(self, function: F) -> F:
         """The twin of a function, or the function, compiled or not."""
-        if self.native and traits_of(function).twin:
-            return by_twin(function, partial(self._definition, function))
-        return self._definition(function)
+        if not self.native or not traits_of(function).twin:
+            return self._definition(function)
+        if function not in self._twins:
+            self._twins[function] = by_twin(function, partial(self._definition, function))
+        return cast(F, self._twins[function])
 
     def _definition(self, function: F) -> F:
         traits = traits_of(function)
