@@ -1,4 +1,4 @@
-"""What `bayesieve compare` and `sweep` print."""
+"""Tables that `bayesieve compare` and `sweep` print."""
 
 from pathlib import Path
 

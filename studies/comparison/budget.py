@@ -1,4 +1,4 @@
-"""What a comparison was asked for: the arguments of `bayesieve compare`."""
+"""Budget of a comparison: the arguments of `bayesieve compare`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

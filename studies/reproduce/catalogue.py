@@ -168,10 +168,10 @@ _WHY = {
         "outside cannot be ranked by inclusion (docs/theory/sbnn.md, S15); the paper does not say "
         "how its networks start. Our prior has neither problem"
     ),
-    "sbnn-table-5-close": ("the KL weight of another prior, chosen for all droprates together"),
+    "sbnn-table-5-close": ("by signal to noise the same network has 1.45 %; inclusion ranks worse"),
     "sbnn-table-5": (
         "weights smaller than the spike are removed first although they matter "
-        "(docs/theory/sbnn.md, second condition); by signal to noise this network has 1.45 to "
+        "(docs/theory/sbnn.md, second condition); by signal to noise this network has 1.51 to "
         "1.52 %"
     ),
     "sbnn-table-7-cut": (
@@ -417,8 +417,8 @@ def _images(figure: str, data: str, net: str, method: str, preset: str, metric: 
 
 
 _SETTINGS_BEHIND = (
-    "one chain at the paper's constant step, 1,000 images a step, no dropout; augmented columns "
-    "have 300 epochs"
+    "one chain at the paper's constant step and 1,000 images a step; augmented columns have 300 "
+    "epochs"
 )
 _ONE_CHAIN = "samples of one chain are alike, so that their average gains less than pooled chains"
 

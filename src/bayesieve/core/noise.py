@@ -97,11 +97,11 @@ class WeightNoise:
     """One draw of all weights for a batch.
 
     Args:
-        own: whether each of the processes that share a step may draw its own weights; the means of
-            their gradients must then be all that the engine needs.
+        one: whether all processes that share a step see one draw. Otherwise each may draw weights
+            by itself; the means of their gradients must then be all that the engine needs.
     """
 
-    own: bool = True
+    one: bool = False
 
     def workspace(self, problem: Problem, n_models: int) -> Workspace:
         """The buffers of k models."""
@@ -121,7 +121,7 @@ class WeightNoise:
         space, keep = self.workspace(problem, len(state.mean)), state.controls.factors[0]
         execution, run, n = problem.execution, problem.run, state.log_std.shape[1]
         sharing = execution.sharing
-        apart = sharing is not None and sharing.own_noise and self.own
+        apart = sharing is not None and sharing.own_noise and not self.one
         source = execution.source(state.generator) if apart else state.generator
         noise = execution.backend.noise(state.log_std, source)
         run(draw_)(state, space.weights, noise, keep if ratio is None else None)

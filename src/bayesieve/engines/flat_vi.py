@@ -82,7 +82,7 @@ class FlatVI:
     @property
     def noise(self) -> Noise:
         """Noise of the draws; all processes see a SpikeSlab prior at one of them."""
-        return WeightNoise(own=False) if isinstance(self.prior, SpikeSlab) else noise_of(self.local)
+        return WeightNoise(one=True) if isinstance(self.prior, SpikeSlab) else noise_of(self.local)
 
     def init(self, problem: Problem, generator: Generator, n_models: int = 1) -> MeanField:
         """Start every mean at the initial weights and every std at `init_std`."""

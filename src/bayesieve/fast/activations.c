@@ -3,7 +3,7 @@
  * Entries are (n, m, positions): n examples, m units or channels, and positions of an image, 1 for a
  * Linear layer. Products of variances may be in bfloat16. These functions read and write it, so that
  * no other pass converts it. Their twins in Python are `square`, `perturb`, `perturb_back` and `join`
- * in core/local.py.
+ * in core/noise.py.
  */
 
 /* x^2 of n numbers */
