@@ -18,8 +18,8 @@ BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text(encod
 # A room imports itself, the ground floor and the rooms named here.
 _GROUND = {"checks", "environment", "errors", "files", "lock", "text", "__version__"}
 _INPUTS = {"data", "nets"}
-_FITTED = {*_INPUTS, "core", "graph", "engines", "fast", "training"}
-_ALL = {*_FITTED, "sieve", "assess", "uncertainty", "deliver"}
+_FITTED = {"core", "graph", "engines", "fast", "training"}
+_ALL = {*_INPUTS, *_FITTED, "sieve", "assess", "uncertainty", "deliver"}
 MAY_IMPORT: dict[str, set[str]] = {
     "checks": set(),
     "errors": set(),
@@ -32,15 +32,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "nets": {"core"},
     "scratch": set(),
     "core": set(),
-    "graph": {*_INPUTS, "core"},
-    "engines": {*_INPUTS, "core"},
+    "graph": {"core"},
+    "engines": {"core"},
     "fast": {"core", "engines"},
-    "training": {*_INPUTS, "core", "engines", "fast"},
+    "training": {"core", "engines", "fast"},
     "assess": _FITTED,
-    "sieve": {*_INPUTS, "core", "graph", "engines"},
-    "contrib": _FITTED,
-    "uncertainty": {*_FITTED, "assess"},
-    "deliver": {*_FITTED, "sieve", "assess", "uncertainty"},
+    "sieve": {"core", "graph", "engines"},
+    "contrib": {*_INPUTS, *_FITTED},
+    "uncertainty": {*_INPUTS, *_FITTED, "assess"},
+    "deliver": {*_INPUTS, *_FITTED, "sieve", "assess", "uncertainty"},
     "select": _ALL,
     "estimators": {*_ALL, "select"},
     "report": {*_ALL, "select"},

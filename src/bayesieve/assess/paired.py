@@ -21,7 +21,6 @@ from torch import Generator, Tensor
 
 from bayesieve.assess.metrics import ReliabilityBins
 from bayesieve.assess.predict import ClassPrediction, Prediction, RealPrediction
-from bayesieve.data.examples import Examples
 
 KEPT = 0.8  # share of the examples, the most certain ones, that selective risk is about
 _BINS = 15
@@ -183,12 +182,14 @@ class RealLosses:
         return ((low <= self.targets) & (self.targets <= high)).double().mean(1)
 
 
-def losses_of(prediction: Prediction, examples: Examples) -> ClassLosses | RealLosses:
-    """Losses of single examples."""
+def losses_of(
+    prediction: Prediction, y: Tensor, target_std: Tensor | float
+) -> ClassLosses | RealLosses:
+    """Losses of single examples with targets y, (N,) or (N, m)."""
     if isinstance(prediction, ClassPrediction):
-        return ClassLosses.of(prediction, examples.y)
+        return ClassLosses.of(prediction, y)
     assert isinstance(prediction, RealPrediction)
-    return RealLosses.of(prediction, examples.y, examples.target_std)
+    return RealLosses.of(prediction, y, target_std)
 
 
 # --------------------------------------------------------------------------------------- measures

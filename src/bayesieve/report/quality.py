@@ -149,7 +149,8 @@ def losses(evaluation: Evaluation, data: DataSet) -> Json:
         error: of a classification, 1 for a mistake; of a regression the squared error in the unit
             of the target. nll: of each example. Both packed, of at most 5,000 examples.
     """
-    rows, y = losses_of(evaluation.prediction, data.test), data.test.y.cpu()
+    y, std = data.test.y, data.test.target_std
+    rows, y = losses_of(evaluation.prediction, y, std), y.cpu()
     error = (~rows.right).double() if isinstance(rows, ClassLosses) else rows.square
     some = spread_out(len(error), _MOST_LOSSES)
     digest = hashlib.sha256(y.double().contiguous().numpy().tobytes()).hexdigest()[:16]

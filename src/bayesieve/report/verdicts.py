@@ -96,14 +96,16 @@ def compare(
     first: Evaluation, second: Evaluation, data: DataSet, seed: int = 0
 ) -> dict[str, Check]:
     """By how much the second prediction is worse than the first, by the name of the number."""
-    was, now = (losses_of(one.prediction, data.test) for one in (first, second))
+    y, std = data.test.y, data.test.target_std
+    was, now = (losses_of(one.prediction, y, std) for one in (first, second))
     bootstrap = Bootstrap(LEVEL, max(200, min(1000, _RESAMPLED // len(was.nll))), seed)
     return compared(was, now, _TOLERANCES, bootstrap)
 
 
 def is_safe(reference: Evaluation, now: Evaluation, data: DataSet) -> bool:
     """Return whether the error is not significantly above that of a reference."""
-    pair = [losses_of(one.prediction, data.test) for one in (reference, now)]
+    y, std = data.test.y, data.test.target_std
+    pair = [losses_of(one.prediction, y, std) for one in (reference, now)]
     return error_interval(pair[0], pair[1], LEVEL)[0] <= 0
 
 
@@ -237,7 +239,7 @@ def _against(check: Check | None, row: Mapping[str, str], name: str, n: int) -> 
 
 def _honest(evaluation: Evaluation, data: DataSet) -> Json:
     """Return whether it is right as often as it says."""
-    losses = losses_of(evaluation.prediction, data.test)
+    losses = losses_of(evaluation.prediction, data.test.y, data.test.target_std)
     if isinstance(losses, ClassLosses):
         sure, right = losses.sure, losses.right.double()
         n, gap = len(right), float((sure - right).mean())

@@ -10,6 +10,7 @@ from bayesieve.assess.evaluate import evaluate
 from bayesieve.assess.predict import predict
 from bayesieve.core.likelihoods import Categorical, Gaussian, Heteroscedastic
 from bayesieve.core.problem import Problem
+from bayesieve.data import streams as _streams  # noqa: F401 - reads loaders
 from bayesieve.engines.laplace import laplace
 from bayesieve.uncertainty.familiarity import Familiarity
 from problems import posterior_around
