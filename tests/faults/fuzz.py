@@ -287,7 +287,7 @@ def make_targets(home):
         lambda path: decode_image(path.parent, path.name, path.read_bytes(), 8))  # fmt: skip
     add("tar", "images.tar", _tar("w", _png("PNG")), load_images, with_sums)
     add("tar.gz", "images.tar.gz", _tar("w", _png("PNG")), load_images,
-        lambda data: gzip.compress(with_sums(data)))  # fmt: skip
+        lambda data: gzip.compress(with_sums(data), mtime=0))  # fmt: skip
     add("tar.xz", "images.tar.xz", _tar("w:xz", _png("PNG")), load_images)
     settings = {"data": {"name": "digits"}, "engine": {"lr": 0.01}, "training": {"epochs": 3}}
     yaml = "data: {name: digits}\nengine:\n  lr: 1e-3\nnet: {prune_params: ['a', \"b\"]}\n"

@@ -57,7 +57,7 @@ def _mnist_files(source):
     }
     files = []
     for name, content in contents.items():
-        (source / name).write_bytes(gzip.compress(content))
+        (source / name).write_bytes(gzip.compress(content, mtime=0))
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         url = (source / name).as_uri()
         files.append(RemoteFile(f"mnist/{name}", url, digest, unpacked=True))

@@ -29,7 +29,7 @@ def write_set(folder, *, packed=True):
     for name, array in files.items():
         content = idx_bytes(array)
         path = folder / (name + ".gz" if packed else name)
-        path.write_bytes(gzip.compress(content) if packed else content)
+        path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
     return pixels
 
 
@@ -59,8 +59,8 @@ def test_environment_variable_sets_the_root(tmp_path, monkeypatch):
     assert load_data("mnist").name == "MNIST"
 
 
-NOISE = gzip.compress(idx_bytes(np.random.default_rng(0).integers(0, 256, 5000)))
-GIGABYTES = gzip.compress(b"\x00\x00\x08\x03" + b"\x00\x0f\xff\xff" * 3 + bytes(100))
+NOISE = gzip.compress(idx_bytes(np.random.default_rng(0).integers(0, 256, 5000)), mtime=0)
+GIGABYTES = gzip.compress(b"\x00\x00\x08\x03" + b"\x00\x0f\xff\xff" * 3 + bytes(100), mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,10 @@ GIGABYTES = gzip.compress(b"\x00\x00\x08\x03" + b"\x00\x0f\xff\xff" * 3 + bytes(
         (b"\x00\x00\x08\x01\x00\x00", r"ends at byte offset 6"),
         (idx_bytes(np.arange(5)) + b"x", r"must end at byte offset 13"),
         (b"\x00\x00\x08\x01\xff\xff\xff\xff" + bytes(9), r"more than its 17 bytes can hold"),
-        (gzip.compress(idx_bytes(np.arange(50))[:20]), r"hold 58 bytes .* ends at byte offset 20"),
+        (
+            gzip.compress(idx_bytes(np.arange(50))[:20], mtime=0),
+            r"hold 58 bytes .* ends at byte offset 20",
+        ),
         (NOISE[: len(NOISE) // 2], "damaged after byte offset"),
         (NOISE[:-8] + b"\x00" * 8, "damaged after byte offset"),
         (GIGABYTES, r"more than its .* bytes can hold"),  # and nothing is allocated
